@@ -145,6 +145,9 @@ class Server:
             log.error("%s", error)
             if options.exit_on_error:
                 self._logs.say(f"error: creating server: {error.word} - {error}")
+            else:
+                log.error("no model is loaded, and the server never becomes ready; correct --cache-config and restart")
+            # As Triton: the ports open all the same, without any model (CS5).
             return not options.exit_on_error
         # Loading makes many objects and so many collections. They need not look at the program's own objects.
         gc.freeze()

@@ -312,8 +312,11 @@ class CachedCall:
 
     def _release(self, entry: Entry | None) -> None:
         """Continues the requests that wait for this one: with its entry, or by running them if it has none."""
-        if self._shared.single_flight:
-            self._shared.resume(deque(self._shared.in_flight.pop(self._key, [])[1:]), entry)
+        in_flight = self._shared.in_flight
+        equal = in_flight.get(self._key)
+        if equal is not None and equal[0] is self:  # else they wait for another call, as this one may not wait
+            del in_flight[self._key]
+            self._shared.resume(deque(equal[1:]), entry)
 
     def resume(self, entry: Entry | None) -> None:
         """The request that this one waited for is over."""

@@ -6,7 +6,9 @@ Opening a segment does not block, because it is in memory. Knows no model and no
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from threading import Lock
 from typing import Any, ClassVar, Protocol
+from weakref import WeakSet
 
 from halimede import engine_port as port
 from halimede.engine_port import CudaRegion, Query, RegionKind, SystemRegion
@@ -119,7 +121,8 @@ class SharedMemory:
         return lease
 
     def end(self, lease: Lease) -> None:
-        """Releases what an inference held. Nothing reads or writes its memory any more."""
+        """Releases what an inference held. Nothing writes its outputs any more. Its inputs may still be read: an answer
+        that is a view of them may be encoded on another thread."""
         for region in lease.regions:
             region.users -= 1
             if region.leaving and not region.users:
@@ -330,19 +333,29 @@ class SegmentDestination:
 class CudaBlock:
     """Another process's device memory."""
 
-    __slots__ = ("_memory", "name")
+    __slots__ = ("_memory", "_read", "name")
 
     def __init__(self, name: str, memory: IpcMemory) -> None:
         self.name = name
         self._memory = memory
+        self._read: WeakSet[CudaMemory] = WeakSet()
+        """The inputs that lie in it and may still be read."""
 
     def memory(self, start: int, stop: int) -> Memory:
-        return CudaMemory(self._memory, self.name, start, stop)
+        memory = CudaMemory(self._memory, self.name, start, stop)
+        self._read.add(memory)
+        return memory
 
     def destination(self, start: int, stop: int) -> Destination:
         return CudaMemory(self._memory, self.name, start, stop)
 
     def close(self) -> None:
+        """What may still be read is copied before."""
+        for memory in list(self._read):
+            try:
+                memory.host()
+            except Error as error:  # its reader finds the same error
+                log.debug("%s", error)
         try:
             self._memory.close()
         except CudaError as error:
@@ -352,7 +365,7 @@ class CudaBlock:
 class CudaMemory:
     """A part of a client's device memory, for reading or writing. `host` makes one copy and keeps it. Any thread."""
 
-    __slots__ = ("_copy", "_memory", "_name", "_start", "byte_size", "device_id")
+    __slots__ = ("__weakref__", "_copy", "_lock", "_memory", "_name", "_start", "byte_size", "device_id")
     kind = MemoryKind.DEVICE
 
     def __init__(self, memory: IpcMemory, name: str, start: int, stop: int) -> None:
@@ -362,19 +375,21 @@ class CudaMemory:
         self.device_id = memory.device_id
         self.byte_size = stop - start
         self._copy: memoryview | None = None
+        self._lock = Lock()
 
     @property
     def owner(self) -> object:
         return self._memory
 
     def host(self) -> memoryview:
-        if self._copy is None:
-            try:
-                copied = self._memory.read(self._start, self._start + self.byte_size)
-            except CudaError as error:
-                raise Internal(f"failed to read from shared memory region '{self._name}': {error}") from None
-            self._copy = memoryview(copied)
-        return self._copy
+        with self._lock:  # the region may be closed once this returns, on whatever thread
+            if self._copy is None:
+                try:
+                    copied = self._memory.read(self._start, self._start + self.byte_size)
+                except CudaError as error:
+                    raise Internal(f"failed to read from shared memory region '{self._name}': {error}") from None
+                self._copy = memoryview(copied)
+            return self._copy
 
     def write(self, source: Memory) -> None:
         try:

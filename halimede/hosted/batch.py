@@ -125,7 +125,9 @@ class AnswerSender:
         self._loop.call_soon_threadsafe(self._poll, request, tell)
 
     def _poll(self, request: "HostedRequest", tell: Callable[[], None]) -> None:
-        if request.cancelled:  # the child's loop waits for a round trip; it has nothing else to do
+        # The loop waits for a round trip. It does nothing else, unless the backend is placed on it: then such a backend
+        # is late by one round trip for each of these requests in each interval.
+        if request.cancelled:
             tell()
         elif self.open:
             self._loop.call_later(CANCELLATION_POLL_SECONDS, self._poll, request, tell)

@@ -110,10 +110,11 @@ class MemoryReturn:
         self._begin = begin
         self._earliest = loop.time()
         self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
 
     def request(self) -> None:
         """A model was closed."""
-        if self._timer is None:
+        if self._timer is None and not self._ended:
             self._timer = self._loop.call_at(max(self._earliest, self._loop.time()), self._due)
 
     def _due(self) -> None:
@@ -124,6 +125,6 @@ class MemoryReturn:
     def end(self) -> None:
         """Ignores all further requests."""
         # The memory goes with the process.
-        self._earliest = float("inf")
+        self._ended = True
         if self._timer is not None:
             self._timer.cancel()

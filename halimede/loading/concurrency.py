@@ -66,14 +66,14 @@ class LoadSlots:
                     self._release()
                 raise
         try:
-            with self.used_for(model) if model else nullcontext():
+            with self._used_for(model) if model else nullcontext():
                 yield
         finally:
             self._release()
 
     @contextmanager
-    def used_for(self, model: str) -> Iterator[None]:
-        """The load of the model runs in a slot that another one has acquired."""
+    def _used_for(self, model: str) -> Iterator[None]:
+        """The load of the model runs in the slot that it has acquired."""
         use = self._uses[model] = _Use()
         try:
             yield

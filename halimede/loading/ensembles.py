@@ -111,6 +111,10 @@ class Ensembles:
         """The members of an ensemble that nobody asked for by name and no other ensemble needs (R15)."""
         return self._graph.only_for(key, explicit)
 
+    def is_left_behind(self, key: str, explicit: Collection[str]) -> bool:
+        """Whether nobody asked for the model by name and no ensemble needs it (R15)."""
+        return key not in explicit and not self._graph.dependents(key)
+
     # The load of an ensemble.
 
     async def prepare(self, found: FoundModel, config: ModelConfig) -> None:

@@ -173,9 +173,9 @@ class ModelLoads:
         if found.remote is not None:
             return await self.load_found(found)
         try:
-            # The worker thread that takes the job holds the slot.
-            with self.slots.used_for(found.name):
-                inspection, outcome = await self._startup.run(lambda: self._inspect_and_open(found))
+            # The worker thread that takes the job holds the slot. Nothing gives it up: at the start a model cannot load
+            # others (P28), and an ensemble waits for its members after this.
+            inspection, outcome = await self._startup.run(lambda: self._inspect_and_open(found))
         except AgentsWanted:  # agents may take long too
             return await self.load_found(found)
         except Exception as error:
@@ -208,9 +208,6 @@ class ModelLoads:
         accepts: Accepts | None = None,
         outcome: LoadOutcome | None = None,
     ) -> bool:
-        if isinstance(inspection.versions, Error):
-            self._refuse_model(found, inspection.versions, no_usable_version=True)
-            return False
         try:
             await self.load_inspected(found, inspection, accepts=accepts, outcome=outcome)
         except Error:
@@ -229,6 +226,7 @@ class ModelLoads:
         else:
             log.error("model '%s': unexpected error during its inspection", found.name, exc_info=error)
             reason = "Internal: the model could not be loaded"
+        self._models.loading(found.key, (), found.name)  # the model may be unknown, and its name is not its key then
         self._models.refuse(found.key, None, reason, no_usable_version)
 
     # A load, step by step.
@@ -249,6 +247,7 @@ class ModelLoads:
         Raises Error with the reasons.
         """
         if isinstance(inspection.versions, Error):
+            self._refuse_model(found, inspection.versions, no_usable_version=True)
             raise inspection.versions
         if inspection.ensemble is not None:
             await self._prepare_ensemble(found, inspection.ensemble)
@@ -385,7 +384,7 @@ class ModelLoads:
         """Closes what was opened. Versions that served before the load serve on (R11)."""
         if not isinstance(error, Error):
             reason = "Internal: it could not be published"
-        elif isinstance(error, Unavailable):
+        elif isinstance(error, Unavailable):  # the load as a whole: the server ends, or the files changed (`_check`)
             reason = f"{error.word}: {error}"
         else:
             reason = UNLOADED  # another version failed; this one is fine, and is shown as Triton shows it

@@ -4,7 +4,7 @@
     start       `start`               Finds the names and folders; loads each model under its lock.
     load        `_load_on_request`    Locks the model, receives its files, finds its folders, and calls `_load_one`.
                 `_load_one`           Inspects; refuses code; does nothing if the model serves as it is; else loads it.
-    unload      `_unload_on_request`  Locks the model and retires it, with its members if the client asks for that.
+    unload      `_unload_on_request`  Locks the model and retires it; then each of its members, if the client asks.
     index       `_index`              Lists what the repositories hold, with the states of the table.
     end         `stop`                Retires all models, and closes the backends of those that do not close in time.
 
@@ -193,8 +193,8 @@ class RepositoryControl:
             found = catalog.models.get(key)
             entries += self._entries(key, found.name if found is not None else key, key in catalog.duplicates)
         # Triton lists a duplicate even if only ready models are asked for.
-        wanted = (VersionState.READY.value, DUPLICATE)
-        return [entry for entry in entries if not query.ready or entry.state in wanted or entry.reason in wanted]
+        ready = VersionState.READY.value
+        return [entry for entry in entries if not query.ready or entry.state == ready or entry.reason == DUPLICATE]
 
     def _entries(self, key: str, name: str, duplicate: bool) -> list[IndexEntry]:
         record = self._models.get(key)
@@ -259,7 +259,7 @@ class RepositoryControl:
         """Returns why the model could not be loaded, if so. Raises Unsupported if the load brings code and must not."""
         try:
             inspection = await self._loads.inspect(found)
-        except Error as error:
+        except Error as error:  # as in Triton, the index knows nothing of a model that could not be polled
             return _not_polled(found.name, error)
         await self._code_uploads.check(query, found, inspection)
         # Whether an ensemble is up to date also depends on its members; `load_inspected` looks at them.
@@ -284,13 +284,19 @@ class RepositoryControl:
     async def _unload_on_request(self, query: UnloadModel) -> None:
         """Answers as soon as the model takes no more requests (H116, R14, R15)."""
         self._allow_control()
+        ensembles, left = self._loads.ensembles, list[str]()
         async with self._locks.locked(query.model, query.asker):
             for key in self._models.keys_of(query.model):
                 self._explicit.discard(key)
-                # Asked before the unload, which removes the ensemble from the graph.
-                left = self._loads.ensembles.members_left_behind(key, self._explicit) if query.dependents else ()
+                if query.dependents:  # before the unload, which removes the ensemble from the graph
+                    left += ensembles.members_left_behind(key, self._explicit)
                 self._loads.unload(key)
-                for member in left:
+        for member in left:
+            record = self._models.get(member)
+            # A load of the member may be under way, and publish versions that it found in service. Not within the lock
+            # of the ensemble: the load may wait for that one.
+            async with self._locks.locked(member if record is None else record.name, query.asker):
+                if ensembles.is_left_behind(member, self._explicit):  # else it was asked for meanwhile
                     self._loads.unload(member)
 
     def _allow_control(self) -> None:

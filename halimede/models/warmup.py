@@ -1,7 +1,8 @@
 """Runs the warm-up samples of a configuration on every instance before its version serves (W1 to W4).
 
-Runs on a load thread, which waits for each sample. An instance executes where it always does: on its own thread, or on
-the event loop. Responses are dropped; neither the scheduling policy nor the statistics see a sample.
+Runs on a load thread, which waits for each sample. An instance with a thread of its own, or on the event loop, executes
+where it always does. Any other executes on a thread that ends with the warm-up. Responses are dropped; neither the
+scheduling policy nor the statistics see a sample.
 """
 
 import logging
@@ -60,6 +61,7 @@ class Warming:
 
     @property
     def datatypes(self) -> Mapping[str, DataType]:
+        # Not those of states: a sample belongs to no sequence, so its request asks for none.
         return {spec.name: spec.datatype for spec in self.config.outputs}
 
     def check_ending(self) -> None:
@@ -165,7 +167,8 @@ def _execution(
 def _start(execution: Execution, instance: Instance, warming: Warming) -> None:
     own = getattr(instance, "thread", None)
     finishes = warming.placement is not Placement.ASYNC
-    # A library may keep data for each thread, so the warm-up must run where requests will run.
+    # A library may keep data for each thread. An instance to which that matters has a thread of its own (OnItsThread).
+    # The threads of others do not exist yet: each starts with its first batch.
     if warming.placement is Placement.LOOP:
         execution.on_loop = True
         warming.on_loop(partial(execution.run, instance.execute, False))

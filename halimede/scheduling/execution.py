@@ -128,6 +128,7 @@ class Execution:
             outputs = answer
         if not final:
             self._wait_for_room(i, outputs)
+        # `_add`, without its call: every answer comes here.
         self.outcomes.append(Outcome(i, outputs, final, parameters))
         if self._decoupled or self.later:
             self._tell(i)
@@ -135,7 +136,7 @@ class Execution:
     def fail(self, i: int, error: Error, final: bool = True) -> None:
         if not final:
             self._wait_for_room(i, error)
-        self._add(Outcome(i, error, final))
+        self._add(Outcome(i, error, final))  # no mark of `output_start`: an error has no output to write
 
     def fail_all(self, error: Exception) -> None:
         if not isinstance(error, Error):

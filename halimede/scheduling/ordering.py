@@ -95,6 +95,7 @@ class Ordering:
             self._settled(inference)
         elif not isinstance(turn, _BufferedReply):  # it was the first in the line
             self._settle(inference)
+            # Not before: an inference that this submits must not pass those in the line.
             self._line.popleft()
             self._next()
         elif turn.settled:

@@ -200,7 +200,7 @@ class Runner:
         index = instances.rotate()
         execution = Execution((inference,), rows, index, config.datatypes, False, None, self._clock)
         execution.on_loop = True
-        if config.ragged is not None:
+        if config.ragged is not None:  # else the attribute of the class says so, which takes no time
             execution.ragged = config.ragged
         execution.run(instances.instances[index].execute, True, now)
         end = execution.compute_end
@@ -401,7 +401,7 @@ class Runner:
                     limiter.finished(index)
                     raise
                 finally:
-                    limiter.withdraw(index)  # unless a batch has started
+                    limiter.withdraw(index)  # which does nothing if a batch has started
         return False
 
     def _wanted(self, free: Sequence[int]) -> tuple[Sequence[int], int]:

@@ -18,6 +18,7 @@ from halimede.config import Incomplete, read_override
 from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig, TensorSpec
 from halimede.devices import Device
 from halimede.errors import Error
+from halimede.platform.hosts import ANYWHERE, HostPolicy
 from halimede.requests import InferRequest, Parameters
 from halimede.tensors import DATATYPES, Shape, Tensor, array_of, tensor_of
 
@@ -158,8 +159,14 @@ def message_of(values: dict[str, Any]) -> bytes:
     return message
 
 
-def place(index: int = 0, total: int = 1, kind: InstanceKind = InstanceKind.CPU, device_id: int = 0) -> InstancePlace:
-    return InstancePlace(f"m_0_{index}", kind, device_id, index, total)
+def place(
+    index: int = 0,
+    total: int = 1,
+    kind: InstanceKind = InstanceKind.CPU,
+    device_id: int = 0,
+    host: HostPolicy = ANYWHERE,
+) -> InstancePlace:
+    return InstancePlace(f"m_0_{index}", kind, device_id, index, total, host=host)
 
 
 def folder(root: Path, model: bytes | None = None) -> ModelFolder:

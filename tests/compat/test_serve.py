@@ -163,6 +163,7 @@ def test_server_without_its_cache_is_live_and_not_ready_without_exit_on_error(st
     serving = start("--cache-config=local,size=1", "--exit-on-error=false").wait_until_live()
     assert serving.status("/v2/health/ready") == 400
     assert serving.status("/v2/models/good/ready") in (400, 404)
+    assert "no model is loaded, and the server never becomes ready" in serving.log_text()
     assert serving.stop() == 0
 
 

@@ -499,6 +499,17 @@ def test_request_of_a_model_never_waits_for_another(flight: Rig) -> None:
     assert flight.shared.in_flight == {}
 
 
+def test_request_that_may_not_wait_leaves_those_who_wait_for_another(flight: Rig) -> None:
+    replies = [flight.ask(1) for _ in range(2)]
+    inner = flight.ask(1, inner=True)
+    flight.answer_with(flight.version.ran.pop(1), Internal("no"))
+    assert isinstance(inner.error, Internal)
+    assert flight.running == 1, "the first still runs"
+    flight.answer(10)
+    assert [values_of(reply) for reply in replies] == [[10]] * 2
+    assert flight.shared.in_flight == {}
+
+
 def test_numbers_are_those_of_the_cache() -> None:
     rig = Rig()
     assert rig.shared.counts == CacheCounts(size=1 << 20)

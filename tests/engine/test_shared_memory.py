@@ -233,6 +233,21 @@ def test_device_region_is_shown(rig: Rig) -> None:
     assert rig.ask(CudaMemoryStatus()) == rig.ask(CudaMemoryStatus("c")) == [CudaRegion("c", 3, 50)]
 
 
+@pytest.mark.rows("H94")
+def test_input_on_a_gpu_is_readable_after_its_region_is_closed(rig: Rig) -> None:
+    rig.ask(RegisterCudaMemory("c", b"h", 0, 8))
+    (device,) = rig.driver.opened
+    device.bytes[:4] = b"abcd"
+    request = request_with(RegionReference("c", 0, 4))
+    lease = rig.regions.resolve(request)
+    (answer,) = request.inputs.values()  # as a model that returns its inputs, in an answer that another thread encodes
+    rig.ask(ALL_CUDA)
+    assert not device.closed
+    rig.regions.end(lease)
+    assert device.closed
+    assert bytes(answer.memory.host()) == b"abcd"
+
+
 def test_regions_are_unregistered_by_name_or_kind(rig: Rig) -> None:
     for name in ("a", "b"):
         rig.register(name)

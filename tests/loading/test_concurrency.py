@@ -127,23 +127,6 @@ def test_slot_of_a_load_that_fails_while_it_waits_is_free_once() -> None:
     play(1, scene)
 
 
-def test_slot_of_a_worker_is_given_up_by_the_load_that_it_does() -> None:
-    async def scene(loads: Loads) -> None:
-        await loads.begin("worker", "b")
-        with loads.slots.used_for("m"):
-            assert loads.begun == ["worker"]
-            with loads.slots.given_up("m"):
-                await loads.settle()
-                assert loads.begun == ["worker", "b"]
-        await loads.begin("c")
-        await loads.end("b")
-        assert loads.begun == ["worker", "b"]
-        await loads.end("worker")
-        assert loads.begun == ["worker", "b", "c"]
-
-    play(1, scene)
-
-
 def test_slot_of_a_load_that_is_cancelled_as_it_gets_it_goes_to_the_next() -> None:
     async def scene(loads: Loads) -> None:
         await loads.begin("a", "b", "c")

@@ -156,6 +156,23 @@ def test_start_in_explicit_mode_fails_for_a_name_that_is_not_there(
     run(scenario)
 
 
+@pytest.mark.rows("R3")
+def test_load_without_a_version_keeps_its_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with running(explicit(tmp_path, "n")) as engine:
+            (tmp_path / "m" / "1").rmdir()
+            text = "at least one version must be available under the version policy of model 'm'"
+            assert refusal(await control(engine, LoadModel("m"))) == (Invalid, f"load failed for model 'm': {text}\n")
+            assert await states(engine) == {("m", None): f"Invalid argument: {text}", ("n", 1): "READY"}
+            assert await ask(engine, ServerReady()) is False, "as after the start"
+            assert f"failed to load 'm': {text}" in caplog.text
+            (tmp_path / "m" / "1").mkdir()
+            assert await control(engine, LoadModel("m")) is None
+            assert await states(engine) == {("m", 1): "READY", ("n", 1): "READY"}
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("query", [LoadModel("m"), UnloadModel("m"), LoadModel("")])
 def test_control_is_refused_without_explicit_mode(tmp_path: Path, query: LoadModel | UnloadModel) -> None:
     async def scenario() -> None:
@@ -538,6 +555,60 @@ def test_version_for_whose_load_there_is_no_thread_is_not_shown_as_loading(tmp_p
         assert isinstance(answer, Internal)
         reason = "Internal: it could not be published"
         assert await controlled.ask(RepositoryIndex()) == [IndexEntry("m", 1, "UNAVAILABLE", reason)]
+        await controlled.end()
+
+    run(scenario)
+
+
+class GatedThreads(LoadThreads):
+    """A load is under way once `reached` is set, until `gate` is set. Then it raises `error`."""
+
+    error: Exception | None = None
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.reached, self.gate = asyncio.Event(), asyncio.Event()
+        self.gate.set()
+
+    async def open(self, work: Callable[..., A], *arguments: object) -> A:
+        self.reached.set()
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return await super().open(work, *arguments)
+
+
+PIPELINE = """platform: "ensemble" max_batch_size: 2
+input { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] }
+output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] }
+ensemble_scheduling { step { model_name: "m" model_version: -1
+  input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" } } }"""
+
+
+@pytest.mark.rows("R15", "R17")
+@pytest.mark.parametrize("fails", [False, True])
+def test_unload_with_dependents_waits_for_a_load_of_a_member(tmp_path: Path, fails: bool) -> None:
+    async def scenario() -> None:
+        backend, threads = FakeBackend(), GatedThreads(asyncio.get_running_loop())
+        options = options_for(tmp_path, {"m": FAKE, "e": PIPELINE}, model_control_mode="explicit")
+        controlled = Controlled(options, backend, threads=threads)
+        assert await controlled.ask(LoadModel("e")) is None
+        member = controlled.models.find("m", -1)
+        # Only its instances change, so the version stays in service.
+        write(tmp_path, FAKE.replace("KIND_CPU", "KIND_CPU count: 2"))
+        threads.error = Internal("no") if fails else None
+        threads.reached.clear()
+        threads.gate.clear()
+        loading = controlled.ask(LoadModel("m"))
+        await threads.reached.wait()
+        unloading = controlled.ask(UnloadModel("e", dependents=True))
+        await until_true(lambda: not controlled.models.ready_versions("e"))
+        threads.gate.set()
+        assert (await loading is None) is not fails
+        assert await unloading is None
+        # The load made the member one that a client asked for.
+        assert controlled.models.ready_versions("m") == ([] if fails else [member])
+        assert fails or not any(line.startswith("close") for line in backend.log)
         await controlled.end()
 
     run(scenario)

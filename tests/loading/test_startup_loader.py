@@ -131,24 +131,6 @@ def test_long_jobs_get_a_thread_each_within_the_slots() -> None:
     with_rig(3, test)
 
 
-def test_another_job_begins_while_a_slot_is_given_up() -> None:
-    """A model that is being loaded may wait for another one."""
-
-    async def test(rig: Rig) -> None:
-        [asker] = await rig.begin_one_after_the_other("asker")
-        asked = rig.load("asked")
-        await rig.turns()
-        assert rig.begun == ["asker"]
-        with rig.slots.used_for("asker"), rig.slots.given_up("asker"):
-            await rig.until(lambda: rig.begun == ["asker", "asked"])
-            rig.end("asked")
-            assert await asked == "ASKED"
-        rig.end("asker")
-        assert await asker == "ASKER"
-
-    with_rig(1, test)
-
-
 def test_quick_jobs_go_on_beside_long_ones() -> None:
     async def test(rig: Rig) -> None:
         long = await rig.begin_one_after_the_other("a", "b")

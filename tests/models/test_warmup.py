@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from struct import pack
-from threading import Thread
+from threading import Thread, current_thread
 
 import pytest
 
@@ -183,6 +183,18 @@ def test_instance_is_called_on_its_own_thread() -> None:
     warm([a_sample(count=2)], [instance])
     assert instance.names == ["its own"] * 2
     assert len(instance.batches) == 2
+
+
+def test_instance_without_a_thread_of_its_own_is_called_on_one_that_ends() -> None:
+    threads: list[Thread] = []
+
+    def execute(batch: Batch, responses: Responses) -> None:
+        threads.append(current_thread())
+        echo(batch, responses)
+
+    warm([a_sample(count=2)], [Recording(execute)])
+    assert {thread.name for thread in threads} == {"warm-up_0"}
+    assert not threads[0].is_alive()
 
 
 def test_instance_of_the_loop_is_called_there_and_answers_later() -> None:

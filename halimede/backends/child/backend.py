@@ -48,6 +48,7 @@ class ChildModel:
     placement = Placement.LOOP
     inline_safe = False
     gathers = False
+    """Whatever the model in the child says: to start a batch here is only to pass it on, which costs little."""
     in_flight = 1
     """As the model in the child says, which is known once its first instance has loaded."""
 
@@ -112,7 +113,7 @@ class ChildBackend:
         """A process that serves this instance, which the loop listens to. Raises Error."""
         interpreter = self._placed(self._interpreter(config.parameters, folder), config, place)
         if place.kind is InstanceKind.GPU:  # the process sees this GPU alone, under the number 0
-            place = InstancePlace(place.name, place.kind, 0, place.index, place.total, place.passive, place.host_policy)
+            place = replace(place, device_id=0)
         order = self._order((config, _plain(folder), place))
         about = {"model": config.name, "version": folder.number, "instance": place.name, VERBATIM: False}
         interpreter = replace(interpreter, label=f"model={config.name} version={folder.number} instance={place.name}")

@@ -20,8 +20,8 @@ class _Board:
     """The slots of one instance.
 
     runs -- the sequence of each slot, for as many slots as were ever used
-    ready -- a bit mask of the slots in which a request waits
-    heads -- a heap by arrival of the first waiting request of each slot, only if batches may wait; it may contain
+    ready -- a bit mask of the slots in which a request waits that may run
+    heads -- a heap by arrival of the first such request of each slot, only if batches may wait; it may contain
         requests that have run
     """
 
@@ -47,6 +47,9 @@ class DirectPolicy(SequencePolicy):
         start_backlog: int = 0,
     ) -> None:
         super().__init__(rules)
+        # A batch may end before its answers come. The next request of a sequence reads the states of the answer before
+        # it, and an iterative request may run again first.
+        self._one_at_a_time = rules.iterative or rules.begin is not None
         self._delay_ns = delay_ns if utilization else 0  # either being 0 means no wait (S62)
         self._enough = _enough(rules.slots, utilization)
         self._boards: dict[int, _Board] = {}
@@ -94,9 +97,9 @@ class DirectPolicy(SequencePolicy):
         ready: list[SequenceRun | None] = []
         model: Inference | None = None
         key: object = None
-        for run in board.runs[: board.ready.bit_length()]:
-            # A slot may be empty, or kept by a sequence of which nothing waits.
-            head = run.queue[0] if run is not None and run.queue else None
+        for slot, run in enumerate(board.runs[: board.ready.bit_length()]):
+            # A slot may be empty, or kept by a sequence of which nothing may run.
+            head = run.queue[0] if run is not None and board.ready >> slot & 1 else None
             if head is not None and model is None:
                 model, key = head, batch_key_of(head)
             fits = head is not None and (head is model or batch_key_of(head) == key)
@@ -111,7 +114,9 @@ class DirectPolicy(SequencePolicy):
         self._out(inference)
         self._controls.add(inference.request, run.id_tensor)
         run.running += 1
-        if run.queue:
+        if run.queue and self._one_at_a_time:
+            board.ready &= ~(1 << run.slot)  # until `released`
+        elif run.queue:
             self._note_head(board, run)
         else:
             # In this order: the slot may be another run's after `_end_if_done`, and its bit must stay.
@@ -128,6 +133,12 @@ class DirectPolicy(SequencePolicy):
             board.heads = [entry for entry in board.heads if entry[2].waits]
             heapify(board.heads)
 
+    def released(self, inference: Inference, now: int, again: bool) -> None:
+        super().released(inference, now, again)
+        run: SequenceRun = inference.sequence
+        if self._one_at_a_time and run.instance >= 0 and not again:  # one that runs again is ready already
+            self._ready(run, now)
+
     # ---- called by the slots
 
     def _ready(self, run: SequenceRun, now: int) -> None:
@@ -135,7 +146,7 @@ class DirectPolicy(SequencePolicy):
         # A configuration may have millions of slots; the list is as long as the highest one that was used.
         board.runs += [None] * (run.slot + 1 - len(board.runs))
         board.runs[run.slot] = run
-        if run.queue:
+        if run.queue and not (run.running and self._one_at_a_time):
             board.ready |= 1 << run.slot
             self._note_head(board, run)
 

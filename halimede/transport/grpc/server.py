@@ -93,8 +93,8 @@ class GrpcServer:
                 await asyncio.wait_for(empty.wait(), timeout)
 
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Runs `work` on another thread, then `done` on the loop with its result, or the MessageFault that it
-        raised."""
+        """Runs `work` on a thread of asyncio's own pool, then `done` on the loop with its result, or the MessageFault
+        that it raised. `work` compresses or decompresses a message."""
 
         def run() -> Any:
             try:
@@ -102,7 +102,7 @@ class GrpcServer:
             except MessageFault as fault:
                 return fault
             except Exception:
-                log.exception("failed to decompress a gRPC message")
+                log.exception("failed to compress or decompress a gRPC message")
                 return MessageFault(INTERNAL, "internal error")
 
         future = asyncio.get_running_loop().run_in_executor(None, run)

@@ -67,7 +67,8 @@ MAX_CHUNKS = 65536
 MAX_CHUNKED_BYTES = (1 << 31) - 1
 """Bytes of a body of unknown size, which might never end. It is the limit of a gRPC message (G15)."""
 MAX_PIPELINED_REQUESTS = 16
-"""Requests of one connection that were read and wait for the answer to an earlier one (pipelining)."""
+"""Requests of one connection that wait for the answer to an earlier one (pipelining), from which on nothing more is
+read. Those that the last read has brought are taken too, so that many small ones may wait."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CUT_OFF = "the connection ended before the end of the request"
@@ -427,6 +428,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._handing_on = False
         if self._current is not None:
             self._probe()
+            # Half, so that reading does not stop and go on with each request.
             if len(self._waiting) <= MAX_PIPELINED_REQUESTS // 2 and not self._write_paused:
                 # Without reading, the server would not notice that the client goes while its answer is made.
                 self._read_on()

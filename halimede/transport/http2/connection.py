@@ -149,7 +149,8 @@ class Http2Connection(FrameReader, Generic[H]):
             self._transport.abort()
 
     def eof_received(self) -> bool:
-        """The client has ended its side. It can make no more calls, and its answers have no reader."""
+        """The client has ended its side of the connection, which closes. It has gone, unlike one that does so after a
+        request of HTTP/1: a call ends with END_STREAM, and its answers need a client that sends WINDOW_UPDATE."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -63,6 +63,9 @@ class OddInstance:
         devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         responses.send(0, [text(f"{devices} {self._place.device_id} {self._place.name}")])
 
+    def cores(self, batch: Batch, responses: Responses) -> None:
+        responses.send(0, [text(str(sorted(self._place.host.cores or ())))])
+
     def logs(self, batch: Batch, responses: Responses) -> None:
         log.warning("a word of %s\nand its rows", "warning")
         responses.send(0, [text("logged")])

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from halimede.backends.traits import DeviceKind, Traits
 from halimede.cli.log_lines import TritonFormatter
 from halimede.config.model_config import InstanceKind, ModelConfig
 from halimede.errors import ADVICE, Cause, Internal, Invalid, Unsupported
+from halimede.platform.hosts import HostPolicy
 from halimede.platform.processes import ends_within
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.tensors import DATATYPES, Tensor, tensor_of
@@ -325,6 +327,14 @@ def test_instance_on_a_gpu_sees_that_one_alone(rig: ChildRig, tmp_path: Path, mo
         found.append(said(rig.run(instance, order("shows"))))
         instance.close()
     assert found == ["4 0 m_0_0", "GPU-abc 0 m_0_0", " 0 m_0_0"]
+
+
+@pytest.mark.parametrize("kind", [InstanceKind.CPU, InstanceKind.GPU])
+def test_instance_knows_its_host_policy(rig: ChildRig, tmp_path: Path, kind: InstanceKind) -> None:
+    core = min(os.sched_getaffinity(0))
+    instance = rig.start(ORDERED, tmp_path, kind=kind, host=HostPolicy(cores=frozenset({core})))
+    assert said(rig.run(instance, order("cores"))) == f"[{core}]"
+    instance.close()
 
 
 def test_gpus_keep_their_numbers_without_a_choice_of_the_server() -> None:

@@ -152,7 +152,7 @@ def test_heads_that_have_run_are_forgotten() -> None:
 
 
 def test_instances_have_rows_of_their_own() -> None:
-    rig = direct(slots=2, instances=2)
+    rig = direct(slots=2, instances=2, stateless=True)
     for i in range(1, 5):
         rig.send(f"{i}", i, "S")
     assert [rig.next(), rig.next()] == [["1", "3"], ["2", "4"]]
@@ -174,3 +174,59 @@ def test_input_in_memory_of_a_client_is_only_looked_at_for_its_shape() -> None:
     batch = rig.batch()
     assert isinstance(batch, Batch)
     assert array_of(batch.rows[0].request.inputs["x"]).tolist() == [[0, 0, 0]]
+
+
+@pytest.mark.rows("S68")
+def test_request_waits_for_the_state_of_the_one_before_it() -> None:
+    rig = direct(slots=2)
+    first, other = rig.send("1S", 1, "S"), rig.send("2S", 2, "S")
+    second, _ = rig.send("1", 1), rig.send("1b", 1)
+    assert rig.next() == ["1S", "2S"]
+    rig.end(other)  # the batch is over, and the first request is answered later
+    assert not rig.policy.wants(0)
+    assert rig.next() is None
+    rig.send("2", 2)
+    assert rig.next() == ["", "2"]
+    rig.end()
+    rig.policy.released(first, rig.now, False)
+    assert rig.next() == ["1"]
+    rig.end(second)
+    assert rig.next() == ["1b"]
+
+
+@pytest.mark.rows("S62")
+def test_request_that_waits_for_a_state_is_no_head_of_a_batch() -> None:
+    rig = direct(slots=2, delay_ns=50, utilization=1.0)
+    first = rig.send("1S", 1, "S")
+    rig.now += 50
+    assert rig.next() == ["1S"]
+    rig.end()
+    rig.send("1", 1)
+    rig.now += 10
+    rig.send("2S", 2, "S")
+    assert rig.next() == Wake(rig.now + 50)
+    rig.policy.released(first, rig.now, False)
+    assert rig.next() == ["1", "2S"]
+
+
+def test_request_without_state_runs_before_the_answer_of_the_one_before_it() -> None:
+    rig = direct(slots=1, stateless=True)
+    rig.send("1S", 1, "S")
+    rig.send("1", 1)
+    assert rig.next() == ["1S"]
+    rig.end()
+    assert rig.next() == ["1"]
+
+
+@pytest.mark.rows("S72")
+def test_request_waits_for_an_iterative_one_that_may_run_again() -> None:
+    rig = direct(slots=1, stateless=True, iterative=True)
+    first = rig.send("1S", 1, "S")
+    rig.send("1", 1)
+    assert rig.next() == ["1S"]
+    rig.end()
+    assert rig.next() is None
+    rig.policy.released(first, rig.now, True)
+    assert rig.next() == ["1S"]
+    rig.end(first)
+    assert rig.next() == ["1"]

@@ -45,6 +45,8 @@ class Life:
         rules = SequenceRules("m", slots, LONG, Controls(batching=True), False, states.begin)
         policy = DirectPolicy(rules) if random.random() < 0.5 else OldestPolicy(rules, slots, (slots,), 0)
         self.batches: list[Execution] = []
+        self.late: list[Callable[[], None]] = []
+        """Answers to requests whose batch has finished."""
         self.loop = ManualLoop()
         datatypes = {"y": BYTES, "S_OUT": BYTES}
         config = RunnerConfig("m", 1, datatypes, decoupled=False, inline_safe=False, on_loop=True, stateful=True)
@@ -59,13 +61,17 @@ class Life:
 
     def play(self) -> int:
         for _ in range(STEPS):
-            self.random.choice((self.send, self.send, self.send, self.answer, self.answer, self.cancel))()
+            steps = (self.send, self.send, self.send, self.answer, self.answer, self.answer_late, self.cancel)
+            self.random.choice(steps)()
             self.loop.turn()
         for sequence in list(self.epochs):
             self.tell(sequence, end=True)  # else it keeps its slot, and others wait
-        while self.batches:
+        while self.batches or self.late:
             self.answer()
+            self.answer_late()
             self.loop.turn()
+        while self.loop.timers and self.loop.timers[0][0] < LONG:  # requests behind a cancelled one are refused
+            self.loop.ring()
         for number, (_, _, _, reply) in self.requests.items():
             self.check(number, reply)
         return sum(digest is not None for digest in self.expected.values())
@@ -110,10 +116,17 @@ class Life:
             batch.finished()
         else:
             well = [self.random.random() < 0.7 for _ in outputs]
+            later = [i for i in range(len(outputs)) if self.random.random() < 0.3]
             for i, output in enumerate(outputs):
-                self.one(batch, i, output, well[i])
+                if i not in later:
+                    self.one(batch, i, output, well[i])
             self.learn(batch, outputs, partial(list.__getitem__, well))
-            batch.finished()
+            batch.finished(later)
+            self.late += [partial(self.one, batch, i, outputs[i], well[i]) for i in later]
+
+    def answer_late(self) -> None:
+        if self.late:
+            self.late.pop(self.random.randrange(len(self.late)))()
 
     def output(self, one: Inference, state: bytes) -> bytes:
         if one.states is None:  # a row of nobody
@@ -127,7 +140,7 @@ class Life:
         tensors = [tensor_of(name, BYTES, np.array([[output]], object)) for name in ("y", "S_OUT")]
         if well:
             batch.send(i, tensors)
-        elif self.random.random() < 0.5:
+        elif i in batch.later or self.random.random() < 0.5:
             batch.fail(i, Internal("no"))
         else:  # it made a state, and then two answers
             batch.send(i, tensors)
