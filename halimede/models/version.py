@@ -348,7 +348,7 @@ def _runner_config(loaded: LoadedVersion, inline: bool) -> RunnerConfig:
         restore=shapes.restore if shapes else None,
         gathers=loaded.model.gathers,
         ragged=ragged_of(config),
-        stateful=loaded.states is not None,
+        implicit_state=loaded.states is not None,
     )
 
 

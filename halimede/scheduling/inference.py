@@ -76,8 +76,8 @@ class Inference:
         self.state: State = QUEUED
         self.times = [0, 0, 0, 0, 0, 0]  # `[0] * 6` takes twice as long
 
-    def cancel(self) -> None:
-        """The client has gone. Calls the callback of `when_cancelled`."""
+    def mark_cancelled(self) -> None:
+        """The client has gone. Sets `cancelled` and calls the callback of `when_cancelled`. The state stays."""
         self.cancelled = True
         if self._on_cancel is not None:
             self._on_cancel()

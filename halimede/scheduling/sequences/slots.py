@@ -477,7 +477,9 @@ class SequencePolicy:
         while self._backlog and self._free:
             self._promote(*self._take_slot(), now)
 
-    def exchange(self, added: Collection[int], removed: Collection[int], left: Callable[[int], None], now: int) -> None:
+    def change_instances(
+        self, added: Collection[int], removed: Collection[int], left: Callable[[int], None], now: int
+    ) -> None:
         self._left.update((index, left) for index in removed)
         self.serve_on(self._serving.difference(removed).union(added), now)
         for index in removed:

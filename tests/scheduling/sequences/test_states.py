@@ -47,7 +47,7 @@ class Life:
         self.batches: list[Execution] = []
         self.loop = ManualLoop()
         datatypes = {"y": BYTES, "S_OUT": BYTES}
-        config = RunnerConfig("m", 1, datatypes, decoupled=False, inline_safe=False, on_loop=True, stateful=True)
+        config = RunnerConfig("m", 1, datatypes, decoupled=False, inline_safe=False, on_loop=True, implicit_state=True)
         instances = [FakeInstance(self.batches.append) for _ in range(random.randint(1, 2))]
         self.runner = Runner(
             config, policy, Instances("m", instances), self.loop, RecordingObserver(), lambda one: None
