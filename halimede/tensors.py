@@ -241,10 +241,10 @@ def _array_in(tensor: Tensor, view: memoryview) -> npt.NDArray[Any]:
 
 
 def tensor_of(name: str, datatype: DataType, array: npt.NDArray[Any]) -> Tensor:
-    """The array as a tensor, without a copy if it is contiguous and larger than SMALL_BYTES.
+    """The array as a tensor, without a copy if it is contiguous and not small. BYTES takes an object array of
+    `bytes` (or `str`).
 
-    The dtype of the array must be `datatype.numpy`; this is not checked. The elements of a BYTES array are `bytes` or
-    `str`.
+    The caller sees to it that the array's dtype is `datatype.numpy`.
     """
     if datatype is BYTES:
         return Tensor(name, datatype, array.shape, HostMemory(join_bytes(array.reshape(-1).tolist())))

@@ -14,7 +14,8 @@ from halimede.tensors import Destination, Tensor
 
 
 class State(Enum):
-    """Who has the inference: the policy (QUEUED), an instance (RUNNING), or no one, since it is answered (SETTLED).
+    """Who has the inference: the policy, or a cache before that (QUEUED), an instance (RUNNING), or no one, because it
+    is answered (SETTLED).
 
     QUEUED -> RUNNING when its batch starts, RUNNING -> QUEUED if it runs again, both -> SETTLED with its final answer.
     """

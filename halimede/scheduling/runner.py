@@ -4,8 +4,7 @@ The policies are pure; the runner is the part of `scheduling` that starts batche
 does not know what a model computes or where a request came from. All methods run on the event-loop thread, except
 `_notify`, which any thread may call.
 
-An inference is QUEUED (the policy owns it, or a cache interceptor before `submit`), RUNNING (an instance has it) or
-SETTLED (its final answer was chosen and is sent).
+An inference is QUEUED (in the policy, or in a cache before `submit`), RUNNING (in a batch) or SETTLED (answered).
 
     entry                  called by                                   inference before -> after
     ---------------------  ------------------------------------------  ------------------------------------------
@@ -61,8 +60,7 @@ _QUEUE_START, _COMPUTE_START = int(Stamp.QUEUE_START), int(Stamp.COMPUTE_START)
 
 
 class TimerTarget:
-    """The callback of a runner's timers. A timer may fire hours after its runner has closed, and must not keep the
-    runner in memory until then."""
+    """A runner's callback for its timers. These may fire hours after its end and must not keep it in memory."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
@@ -73,12 +71,8 @@ class TimerTarget:
 
 
 class Runner:
-    """The runner of one model version.
-
-    settled -- called with each inference that is SETTLED, after its final answer was sent
-    limiter -- the limiter slots of the instances; None if the server has no rate limiter
-    clock -- returns monotonic nanoseconds
-    """
+    """`settled` is called with each inference that is SETTLED, after its final answer was sent. `limiter` has the
+    limiter slots of the instances; None without a rate limiter. `clock` returns monotonic nanoseconds."""
 
     def __init__(
         self,
@@ -155,17 +149,15 @@ class Runner:
                 return
             refusal.refused = True
         except Exception as error:
-            # The policy raised: an error in a batch fails that batch and does not come here. It is not known whether
-            # the policy has queued the inference, or whether this inference is the cause. The inference fails in every
-            # case, because nothing might ever start it.
+            # The policy raised; an error in a batch does not come here. The policy might never start the inference now.
+            # So the inference fails, even if another one is the cause.
             refusal = self._internal_error(error)
             self._withdraw(inference, now)
         if inference.state is QUEUED:
-            # The client made an invalid request, not the model, so it does not count as a failure of the model.
+            # An invalid request is a mistake of the client, so it does not count as a failure of the model.
             self._settle(inference, refusal, now, None if isinstance(refusal, Invalid) else Reason.REJECTED)
         if self._drainable_from_threads:
-            # Many refusals make a long turn of the loop. An instance that became free meanwhile must not wait for the
-            # end of the turn.
+            # A turn with many refusals is long. An instance that became free meanwhile must not wait for its end.
             self._advance_from_loop()
 
     # ---- the fast path
@@ -291,11 +283,8 @@ class Runner:
         removed: Iterable[int],
         left: Callable[[int], None],
     ) -> None:
-        """Adds and removes instances while the version serves (R13).
-
-        added -- by index: whether the instance is passive, and what its thread must call first
-        left -- called with each removed index when that instance is idle
-        """
+        """Adds and removes instances while the version serves (R13). `added` has for each index whether the instance is
+        passive, and what its thread must call first. `left` is called with each removed index when it is idle."""
         for index, (passive, prepare) in added.items():
             self._instances.add(index, passive, prepare)
         if self._stateful_policy is not None:
@@ -323,8 +312,7 @@ class Runner:
         """Ends the instance threads. Called when every inference is settled. A decoupled batch may still run; the
         runner still drains it."""
         self._instances.stop()
-        # Breaks a reference cycle, so that the memory of the model is released now and not by the garbage collector.
-        self._timer_target.callback = None
+        self._timer_target.callback = None  # breaks a reference cycle: the model's memory must be released now
         if self._limiter is not None:
             self._limiter.watch(lambda: None)
 
@@ -400,8 +388,8 @@ class Runner:
         return False
 
     def _start_limited(self, limiter: LimiterSlots, now: int, free: Sequence[int]) -> bool:
-        """Starts a batch on an instance that the rate limiter allows to run. Asks for at most as many instances as
-        there may be batches. The limiter calls back when an instance that it refused now may run (S100)."""
+        """Starts a batch on an instance that the rate limiter allows to run; asks for as many as there may be batches.
+        The limiter calls back when an instance that it refused now may run (S100)."""
         wanted, most = self._wanted(free)
         for index in limiter.by_turn(wanted)[:most]:
             if limiter.ask(index):
@@ -512,8 +500,7 @@ class Runner:
                 self._settle(inference, error, now, Reason.OTHER)
 
     def _run_on_thread(self, execution: Execution, instance: Runnable) -> None:
-        # A quick batch may finish before `submit` returns. The caller, `_advance`, then reads
-        # `_drainable_from_threads`, so the thread need not call the loop.
+        # A quick batch may finish before `submit` returns. `_advance` looks for it, so no call to the loop is needed.
         was_due, self._drain_is_due = self._drain_is_due, True
         try:
             thread = self._instances.thread(execution.instance)
@@ -648,11 +635,8 @@ class Runner:
         inference.responded_at = now
 
     def _settle(self, inference: Inference, answer: Answer, now: int, reason: Reason | None) -> None:
-        """Settles an inference: tells the policy, counts it, sends the final answer, calls `settled`.
-
-        An exception in one of these steps does not prevent the next ones. `reason` is what a failure counts as; None if
-        it does not count.
-        """
+        """Settles an inference: tells the policy, counts it, sends the final answer, calls `settled`. Each step is done
+        even if another one raises. `reason` is what a failure counts as; None if it does not count."""
         ran = inference.state is RUNNING
         if inference.state is SETTLED:
             return

@@ -1,6 +1,7 @@
 """The gRPC server: a port, its connections, and their calls.
 
-Knows the RPCs of a service by path, and no inference. Event-loop thread only.
+Knows the RPCs of a service by path, and no inference. A call watches its own deadline (`transport.grpc.streams`).
+Event-loop thread only.
 """
 
 import asyncio
@@ -93,8 +94,8 @@ class GrpcServer:
                 await asyncio.wait_for(empty.wait(), timeout)
 
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Runs `work` on another thread, then `done` on the loop with its result, or the MessageFault that it
-        raised."""
+        """Runs `work` on a thread of asyncio's default executor, then `done` on the loop with its result, or the
+        MessageFault that it raised. For large messages that are compressed or decompressed."""
 
         def run() -> Any:
             try:
