@@ -36,10 +36,10 @@ from halimede.scheduling.step_binding import EnsembleRunnerConfig
 
 
 class ModelVersion:
-    """`observer` counts every inference of this version. `settled` is called with each that is settled.
+    """`observer` counts every inference of this version. `settled` is called with each that is over.
 
     `inline` says whether batches may run on the event loop at all. `held` counts the inferences that have begun and are
-    not settled, and the ensembles' holds. A retired version is closed when it is 0 and no batch runs.
+    not over, and the ensembles' holds. A retired version is closed when it is 0 and no batch runs.
     """
 
     def __init__(
@@ -294,8 +294,8 @@ class ModelVersion:
         self._runner.cancel(inference)
 
     def retire(self, on_idle: Callable[[], None]) -> None:
-        """Begins no more inferences. Calls `on_idle` once, when those that have begun are settled and no ensemble holds
-        the version."""
+        """Begins no more inferences. Calls `on_idle` once, when those that have begun are over and no ensemble holds the
+        version."""
         # An interceptor or an ensemble may still submit inferences that have begun.
         if self._interceptor is None and not self._holds:
             self._runner.stop()

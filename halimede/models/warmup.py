@@ -1,7 +1,7 @@
 """Runs the warm-up samples of a configuration on every instance before its version serves (W1 to W4).
 
-Runs on a load thread, which waits for each sample. An instance executes on its own `thread` if it has one, on the event
-loop if it has `Placement.LOOP`, else on the thread that waits (`_start`). Responses are dropped; neither the scheduling policy nor the statistics see a sample.
+Runs on a load thread, which waits for each sample. An instance executes where it always does: on its own thread, or on
+the event loop. Responses are dropped; neither the scheduling policy nor the statistics see a sample.
 """
 
 import logging
@@ -163,6 +163,7 @@ def _execution(
 
 
 def _start(execution: Execution, instance: Instance, warming: Warming) -> None:
+    """Runs a sample on the event loop (`Placement.LOOP`), on the instance's own `thread`, else on the calling thread."""
     own = getattr(instance, "thread", None)
     finishes = warming.placement is not Placement.ASYNC
     # A library may keep data for each thread, so the warm-up must run where requests will run.

@@ -67,7 +67,8 @@ class RunnerConfig:
     on_loop -- `execute` is called on the loop, because it only passes batches on (Placement.LOOP)
     restore -- gives an output the shape that clients see; None if that is the model's shape
     gathers -- starting a batch is expensive, so it starts in the next turn of the loop, with all that arrived
-    completes_later -- the backend's `execute` returns before the batch has finished (Placement.ASYNC)
+    completes_later -- the backend says when the batch has finished; the return of `execute` says nothing
+        (Placement.ASYNC)
     ragged -- how requests of different shapes share a batch; None if they do not
     implicit_state -- the server keeps the states of the model's sequences (`scheduling.sequence_state`). A model may
         have sequences, and so a `StatefulPolicy`, without this
