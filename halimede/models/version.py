@@ -294,8 +294,8 @@ class ModelVersion:
         self._runner.cancel(inference)
 
     def retire(self, on_idle: Callable[[], None]) -> None:
-        """Begins no more inferences. Calls `on_idle` once, when those that have begun are over and no ensemble holds the
-        version."""
+        """Begins no more inferences. Calls `on_idle` once, when those that have begun are over and no ensemble holds
+        the version."""
         # An interceptor or an ensemble may still submit inferences that have begun.
         if self._interceptor is None and not self._holds:
             self._runner.stop()
