@@ -149,8 +149,7 @@ class Runner:
                 return
             refusal.refused = True
         except Exception as error:
-            # The policy raised; an error in a batch does not come here. The policy might never start the inference now.
-            # So the inference fails, even if another one is the cause.
+            # The policy raised, perhaps because of another inference. It might never start this one, so this one fails.
             refusal = self._internal_error(error)
             self._withdraw(inference, now)
         if inference.state is QUEUED:
@@ -309,8 +308,7 @@ class Runner:
             self._stopping = True
 
     def close(self) -> None:
-        """Ends the instance threads. Called when every inference is settled. A decoupled batch may still run; the
-        runner still drains it."""
+        """Ends the instance threads. All inferences are settled; a decoupled batch that still runs is drained."""
         self._instances.stop()
         self._timer_target.callback = None  # breaks a reference cycle: the model's memory must be released now
         if self._limiter is not None:
@@ -592,8 +590,7 @@ class Runner:
         """Handles one outcome of a running inference: it runs again, or it has an answer, the final one or not."""
         answer = outcome.answer
         if outcome.again and not self._may_run_again:
-            # Refused here, for all backends: a policy that is not iterative may have given the sequence slot of the
-            # request to another sequence.
+            # Refused here, for all backends: a policy that is not iterative may have given the slot to another sequence.
             answer = not_iterative()
         if self._config.implicit_state and inference.next_states is not None:
             commit_states(inference, answer, outcome.final)
