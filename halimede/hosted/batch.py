@@ -125,7 +125,7 @@ class AnswerSender:
         self._loop.call_soon_threadsafe(self._poll, request, tell)
 
     def _poll(self, request: "HostedRequest", tell: Callable[[], None]) -> None:
-        if request.cancelled:  # this blocks the child's loop for a round trip, also with Placement.LOOP
+        if request.cancelled:  # the child's loop waits for a round trip; it has nothing else to do
             tell()
         elif self.open:
             self._loop.call_later(CANCELLATION_POLL_SECONDS, self._poll, request, tell)

@@ -163,7 +163,6 @@ def _execution(
 
 
 def _start(execution: Execution, instance: Instance, warming: Warming) -> None:
-    """Runs a sample on the event loop (`Placement.LOOP`), on the instance's `thread`, else on the calling thread."""
     own = getattr(instance, "thread", None)
     finishes = warming.placement is not Placement.ASYNC
     # A library may keep data for each thread, so the warm-up must run where requests will run.

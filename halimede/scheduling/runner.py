@@ -398,7 +398,7 @@ class Runner:
                     limiter.finished(index)
                     raise
                 finally:
-                    limiter.withdraw(index)  # does nothing if a batch has started
+                    limiter.withdraw(index)  # which does nothing if a batch has started
         return False
 
     def _wanted(self, free: Sequence[int]) -> tuple[Sequence[int], int]:
@@ -590,7 +590,7 @@ class Runner:
         """Handles one outcome of a running inference: it runs again, or it has an answer, the final one or not."""
         answer = outcome.answer
         if outcome.again and not self._may_run_again:
-            # Refused here, for all backends: a policy that is not iterative may have given the slot to another sequence.
+            # Refused here, for all backends: a policy that is not iterative may have given the slot away.
             answer = not_iterative()
         if self._config.implicit_state and inference.next_states is not None:
             commit_states(inference, answer, outcome.final)

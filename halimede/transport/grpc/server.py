@@ -94,8 +94,8 @@ class GrpcServer:
                 await asyncio.wait_for(empty.wait(), timeout)
 
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Runs `work` on a thread of asyncio's default executor, then `done` on the loop with its result, or the
-        MessageFault that it raised. For large messages that are compressed or decompressed."""
+        """Runs `work` on another thread, then `done` on the loop with its result, or the MessageFault that it
+        raised."""
 
         def run() -> Any:
             try:
