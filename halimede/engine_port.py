@@ -384,8 +384,8 @@ class EnginePort(Protocol):
     """The engine as a front end sees it."""
 
     def infer(self, request: InferRequest, reply: Reply) -> int:
-        """Starts an inference and returns the key for `cancel`. Every outcome, also a refusal, goes to the reply
-        slot."""
+        """Starts an inference. Returns its key for `cancel`, or 0 if it was refused. Every outcome, also the refusal,
+        goes to the reply slot."""
         ...
 
     def cancel(self, key: int) -> None:

@@ -1,7 +1,7 @@
-"""Datatypes, shapes, the framing of BYTES, and the two values everything else passes around: Tensor and Memory.
+"""Datatypes, shapes, the framing of BYTES, and the two values that every other room passes on: Tensor and Memory.
 
-Knows nothing of requests, models or protocols. Pure values, usable on any thread. `Memory.host()` is the only way to
-the bytes of a tensor, so that a tensor on a device is never copied by accident.
+Knows nothing of requests, models or protocols. Plain values, usable on any thread. `Memory.host()` is the only way to
+the bytes of a tensor, so a tensor on a device is never copied by accident.
 """
 
 import struct
@@ -21,9 +21,11 @@ from halimede.errors import Internal, Invalid
 class DataType:
     """One element type of the protocol (H36, R49).
 
-    `name` is the word on the wire ("FP32"), `config_name` the one in a model configuration ("TYPE_FP32"), `number` its
-    protobuf enum value, `size` the bytes of one element (0 for BYTES, whose elements are framed) and `numpy` the dtype
-    of its arrays: BF16 is handled as its 16 bits (uint16), BYTES as an object array of `bytes`.
+    name -- as on the wire ("FP32")
+    config_name -- as in a model configuration ("TYPE_FP32")
+    number -- the value of the protobuf enum
+    size -- bytes of one element; 0 for BYTES, whose elements are framed
+    numpy -- the dtype of arrays: uint16 for BF16 (its 16 bits), object for BYTES (elements are `bytes`)
     """
 
     name: str
@@ -65,16 +67,16 @@ def _table() -> dict[str, DataType]:
 
 
 DATATYPES = _table()
-"""By the name on the wire."""
+"""All datatypes, by their names on the wire."""
 
 
 def datatype_named(name: str) -> DataType:
-    """The datatype of that name, an unknown one included (what the core says of it stands in contract H66)."""
+    """The datatype with this name on the wire; UNKNOWN_DATATYPE if there is none."""
     return DATATYPES.get(name, UNKNOWN_DATATYPE)
 
 
 UNKNOWN_DATATYPE = DataType("<invalid>", "TYPE_INVALID", 0, 0, np.dtype("O"))
-"""What a request with a datatype that does not exist carries until the model's check refuses it."""
+"""The datatype of a tensor whose datatype does not exist. The model's check refuses the request (H66)."""
 
 BY_NUMBER = {d.number: d for d in DATATYPES.values()}
 
@@ -101,10 +103,12 @@ class MemoryKind(Enum):
 
 
 class Memory(Protocol):
-    """A run of bytes somewhere.
+    """Consecutive bytes, on the host or on a device.
 
-    `device_id` counts within its kind; `owner` is whatever must stay alive while the bytes are used: memory goes back
-    when its owner is finalised, never "after the reply".
+    kind, device_id -- where they are; devices are numbered within their kind
+    byte_size -- how many there are
+    owner -- the object that keeps them alive. Memory is freed or reused when its owner is finalised, not when the reply
+        is sent
     """
 
     @property
@@ -117,23 +121,23 @@ class Memory(Protocol):
     def owner(self) -> object: ...
 
     def host(self) -> memoryview:
-        """The bytes as a flat view (format 'B'). Raises Unsupported if the host cannot reach them."""
+        """A flat view of the bytes (format 'B'). Raises Unsupported if the host cannot reach them."""
         ...
 
 
 class Destination(Protocol):
-    """A run of bytes somewhere that a result is written to; any thread."""
+    """Memory that a result is written to, such as a client's shared memory. Any thread."""
 
     @property
     def byte_size(self) -> int: ...
 
     def write(self, source: Memory) -> None:
-        """Copies all of `source` to the beginning. Raises Error if that cannot be; the caller sees to the size."""
+        """Copies all of `source` to the beginning. Raises Error if the copy fails. The caller must check the size."""
         ...
 
 
 class HostMemory:
-    """Bytes in ordinary memory: a view that keeps its owner alive, no copy."""
+    """Bytes in ordinary memory. Views the buffer without a copy, and keeps its owner alive."""
 
     __slots__ = ("byte_size", "view")
     kind: ClassVar[MemoryKind] = MemoryKind.HOST
@@ -155,8 +159,11 @@ class HostMemory:
 
 
 class RegionReference(NamedTuple):
-    """Memory in a client's shared-memory region, by the region's name. This crosses the engine's port; the engine makes
-    memory of it that can be reached (H97). `offset` and `byte_size` are below 2**64, otherwise unchecked."""
+    """Memory in a client's shared-memory region, by the name of the region (H97).
+
+    A front end passes it through the engine's port, and the engine replaces it with memory that can be read. `offset`
+    and `byte_size` are below 2**64; nothing else is checked.
+    """
 
     region: str
     offset: int
@@ -179,8 +186,8 @@ class RegionReference(NamedTuple):
 
 
 class Tensor:
-    """A named array on its way: `shape` is full (with the batch dimension), `memory` holds its elements row-major,
-    little-endian; BYTES elements each as a 4-byte length and the bytes (H41)."""
+    """A named array. `shape` includes the batch dimension. `memory` has the elements in row-major order, little-endian.
+    An element of BYTES is its length in 4 bytes, then its bytes (H41)."""
 
     __slots__ = ("datatype", "memory", "name", "shape")
 
@@ -198,22 +205,24 @@ class Tensor:
 
 
 SMALL_BYTES = 1 << 10
-"""Up to here a copy costs less than what numpy does to show memory to others without one."""
+"""Up to this size a copy is faster than a view, because numpy needs time to export its memory."""
 
 
 def array_of(tensor: Tensor) -> npt.NDArray[Any]:
-    """The tensor as an array of `tensor.shape`: a view of host memory, or for BYTES a new object array of `bytes`.
+    """The tensor as an array of `tensor.shape`: a view of host memory; for BYTES a new object array of `bytes`.
 
-    Raises Invalid if the memory does not hold exactly the elements of the shape.
+    Raises Invalid if the memory does not have exactly the elements of the shape.
     """
     return _array_in(tensor, tensor.memory.host())
 
 
 def aligned_array_of(tensor: Tensor) -> npt.NDArray[Any]:
-    """As `array_of`, but a copy if the tensor is small or lies across the boundaries of its elements.
+    """The tensor as an array like `array_of`, but aligned: a copy if the tensor is small or its memory is not aligned.
 
-    Off them an array is read slowly, and summed in another order: a request must not get another answer because its id
-    is a letter longer. Transports lay large tensors out, so only small ones are copied."""
+    A runtime reads an unaligned array slowly, and may add its elements in another order. Then the alignment, which
+    depends on the length of the request's head, would change the result. Transports align large tensors, so a copy of a
+    large one is rare.
+    """
     view = tensor.memory.host()
     if view.nbytes <= SMALL_BYTES:
         return _array_in(tensor, view if tensor.datatype is BYTES else memoryview(bytearray(view)))
@@ -252,11 +261,12 @@ def tensor_of(name: str, datatype: DataType, array: npt.NDArray[Any]) -> Tensor:
 
 _LENGTH = struct.Struct("<I")
 _SHORT = 64
-"""Bytes of an element, its length included, on an average: of few long ones the lengths are sooner read."""
+"""The largest mean size of a framed element, in bytes, for `are_short_strings`. If the elements are few and long, it is
+faster to read each length."""
 
 
 def join_bytes(elements: Sequence[bytes | str]) -> bytes:
-    """Elements framed for the wire: each as its length in 4 bytes, little-endian, and its bytes (`str` as UTF-8)."""
+    """The elements, framed: each as its length in 4 bytes, little-endian, then its bytes (`str` as UTF-8)."""
     parts: list[bytes] = []
     for element in elements:
         raw = element.encode() if isinstance(element, str) else element
@@ -265,9 +275,13 @@ def join_bytes(elements: Sequence[bytes | str]) -> bytes:
 
 
 def are_short_strings(view: Buffer, count: int) -> bool:
-    """Whether these are the framed elements of so many strings, found in a quarter of the time that one after the other
-    takes: where each has less than 256 bytes and none an end of three zeros, as text has, whatever looks like a length
-    is one. False for others too."""
+    """Whether `view` certainly holds exactly `count` framed elements. If False, each length must be read to know.
+
+    This takes a quarter of the time of reading each length. It finds all places with three zero bytes in a row, which
+    are the upper bytes of a length below 256, and checks that each length leads to the next one. It also returns False
+    for some valid elements: empty ones, those of 256 bytes or more, those with three zero bytes in a row, and those
+    whose mean size is above `_SHORT`.
+    """
     if not 4 * count < len(view) <= _SHORT * count:
         return False
     raw = np.frombuffer(view, np.uint8)
@@ -280,7 +294,8 @@ def are_short_strings(view: Buffer, count: int) -> bool:
 
 
 def split_bytes(view: Buffer, expected: int) -> list[bytes]:
-    """The framed elements of `view`. Raises Invalid unless there are exactly `expected`, ending where the view ends."""
+    """The elements of `view`, without their framing. Raises Invalid unless there are exactly `expected` elements, and
+    the last one ends where the view ends."""
     elements, at, end, length_at = [], 0, len(view), _LENGTH.unpack_from
     while at < end:
         start = at + 4

@@ -17,8 +17,9 @@ from halimede.errors import Cause, Unavailable
 
 
 def create_backend(traits: Traits, context: BackendContext) -> Backend:
-    """The backend, in the home that the operator has chosen. Blocks while the runtime is imported. Raises Unavailable,
-    with the command that installs the runtime, if it is missing, and what the backend itself raises."""
+    """The backend. With two homes the load of each model chooses one (`models.loader.find_backend`). Blocks while the
+    runtime is imported. Raises Unavailable, with the command that installs the runtime, if it is missing, and what the
+    backend itself raises."""
     # A backend that declares no calls must not come to depend on a port that it has by accident: a child has none.
     if not traits.calls_models:
         context = replace(context, calls=None)

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 
 class BackendOfTwoHomes:
-    """A backend that may run in the server and in child processes. A load takes the backend of its model's home by
-    `of_model`; the methods of `Backend` itself do the same for each call.
+    """A backend that may run in the server and in child processes.
 
-    `create` makes the backend in the server and may raise Error. Raises Invalid for a setting that is no home."""
+    `of_model` returns the backend of a model's home. A load calls it once (`models.loader.find_backend`) and uses the
+    result; the methods of `Backend` here call it each time. `create` makes the backend in the server and may raise
+    Error. Raises Invalid for a setting that is no home.
+    """
 
     def __init__(self, traits: Traits, context: BackendContext, create: Callable[[], Backend]) -> None:
         self.traits = traits

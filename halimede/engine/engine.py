@@ -1,7 +1,7 @@
 """The engine: the one entry to the models for every front end (it implements `EnginePort`), and the owner of all state.
 
-It lives on one event-loop thread. Loads run on threads of their own and report back to it. It knows no protocol:
-questions and answers are plain values. Two engines in one process share nothing.
+It lives on one event-loop thread. Loads run on other threads and report their results to it. It knows no protocol:
+questions and answers are plain values. Two engines in one process share no state of the server (ARCHITECTURE.md).
 """
 
 import asyncio
@@ -176,10 +176,8 @@ class Engine:
     def _oldest_waiting(self) -> dict[ModelVersion, int]:
         """Since when the oldest queued inference waits, by version, in monotonic nanoseconds."""
         found: dict[ModelVersion, int] = {}
-        for (
-            inference,
-            version,
-        ) in self._inferences.values():  # a dict keeps the order of arrival: the first is the oldest
+        # A dict keeps the order of arrival, so the first inference of a version is its oldest.
+        for inference, version in self._inferences.values():
             if version not in found and inference.state is not State.SETTLED and version.is_queued(inference):
                 found[version] = inference.times[Stamp.REQUEST_START]
         return found
@@ -205,14 +203,14 @@ class Engine:
         versions = [self._serving_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
         for version, statistics in zip(versions, fresh, strict=True):
             if self._serves(version):
-                statistics.follow(self._statistics[version.key, version.number])
+                statistics.follow(self._statistics[version.key, version.number])  # its metrics continue (M26)
             self._statistics[version.key, version.number] = statistics
             if self._cache is not None and version.config.response_cache:
                 version.intercept_with(CacheInterceptor(self._cache, version, statistics).submit)
         return versions
 
     def _serves(self, version: ModelVersion) -> bool:
-        """Whether a ready version has this number, which this version replaces."""
+        """Whether a ready version has the number of this one, which will replace it."""
         return any(each.number == version.number for each in self._models.ready_versions(version.key))
 
     def _serving_version(self, loaded: LoadedVersion, statistics: Statistics) -> ModelVersion:
@@ -372,7 +370,7 @@ class Engine:
             version.cancel(inference)
 
     def is_queued(self, key: int) -> bool:
-        """Whether the inference waits for an instance."""
+        """Whether the inference waits for an instance, or for the response cache before that."""
         begun = self._inferences.get(key)
         return begun is not None and begun[1].is_queued(begun[0])
 
@@ -391,8 +389,8 @@ class Engine:
         return begun is not None and begun[0].state is State.QUEUED and begun[1].preempt_turn()
 
     def _settled(self, inference: Inference) -> None:
-        """The model has finished. The inference is over once its answers are sent: until then they may be views of the
-        client's shared memory."""
+        """Called when the runner has settled an inference. It is over when its answers are sent: until then they may be
+        views of the client's shared memory."""
         if not inference.key:  # a step of an ensemble: only the ensemble's own inference has a key
             return
         slot = _under_way(inference)
@@ -402,6 +400,7 @@ class Engine:
             self._over(inference)
 
     def _over(self, inference: Inference) -> None:
+        """Ends the lease on shared memory and forgets the inference."""
         if inference.request.in_regions:
             self._shared_memory.end(self._leases.pop(inference.key))
         if self._inferences.pop(inference.key, None) and self._drained is not None and not self._inferences:

@@ -121,7 +121,7 @@ class AnswerSender:
         return i in self.open and bool(self._channel.ask(frames.IS_CANCELLED, self._number, i))
 
     def poll(self, request: "HostedRequest", tell: Callable[[], None]) -> None:
-        """Calls `tell` on the event loop once the client has gone, unless the batch is over before."""
+        """Calls `tell` on the event loop once the client has gone, unless all requests are answered before."""
         self._loop.call_soon_threadsafe(self._poll, request, tell)
 
     def _poll(self, request: "HostedRequest", tell: Callable[[], None]) -> None:
@@ -135,7 +135,7 @@ class AnswerSender:
     # ---- answers
 
     def drain_single(self, execution: Execution) -> None:
-        """Sends the one answer of each request once the batch is over, and those that come later."""
+        """Sends the one answer of each request when the batch has finished, and those that come later."""
         with self._sending:
             if execution.done:
                 finished, self._finished = not self._finished, True
@@ -220,7 +220,7 @@ class HostedBatch:
             channel.take_credit(message.batch, answers.credited)
 
     def run(self, execute: Execute, finishes: bool) -> None:
-        """Calls the backend. `finishes`: the batch is over when the call returns."""
+        """Calls the backend. `finishes`: the batch has finished when the call returns."""
         self._execution.run(lambda _batch, _responses: execute(self, self), finishes)
 
     # ---- Batch

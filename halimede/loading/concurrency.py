@@ -80,7 +80,7 @@ class LoadSlots:
         finally:
             del self._uses[model]
             use.over = True
-            # The load failed while what it asked for goes on. The slot belongs to its holder again.
+            # The load has failed while loads that it waits for go on. Its slot was given up; it is taken back here.
             if use.waits:
                 self._free -= 1
 
@@ -88,8 +88,8 @@ class LoadSlots:
     def given_up(self, model: str) -> Iterator[None]:
         """Gives up the slot of a load that waits for another one, and takes it back at the end without waiting.
 
-        Until one of the other loads ends there may then be one load more than slots. Waiting here instead could
-        deadlock: all slots may be held by loads that wait for this one.
+        The slot may be in use by another load then. So until one of the loads ends, one more runs than there are slots.
+        To wait for a free slot here could be a deadlock: all slots may be held by loads that wait for this one.
         """
         use = self._uses.get(model)
         # An ensemble waits for its members before it takes a slot, and a load that a model asked for has none at all.

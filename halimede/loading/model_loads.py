@@ -4,7 +4,7 @@
     inspect   Reads the configuration, and finds the versions to serve.     inspection thread, `models.inspection`
     plan      Decides which versions stay and which are opened.             `_plan`
     load      Opens versions, and adds instances to those that stay.        load thread, `models.resizing`
-    connect   Gives opened versions their members and their limiter slots.  `_connect`
+    connect   Gives ensembles their members, and versions limiter slots.    `_connect`
     publish   Brings all versions into service at once.                     `_publish`
     refuse    Closes all that was opened if one version failed.             `_check`, `_drop`
     retire    Takes versions, and ensembles made of them, out of service.   `unload`, `retire`
@@ -332,7 +332,7 @@ class ModelLoads:
         if isinstance(error, Error):
             return error
         log.error(
-            "model '%s' version %d: unexpected error after it was opened; the version is closed",
+            "model '%s' version %d: unexpected error when it was put into service; it is closed",
             version.config.name,
             version.number,
             exc_info=error,

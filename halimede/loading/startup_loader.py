@@ -1,5 +1,8 @@
 """The loads at the start of the server: a queue of jobs and one thread that does them.
 
+A job inspects a model and opens it. These take the ordinary path instead (`ModelLoads.load_found`): all models in poll
+mode, models in a cloud, and models with agents. An ensemble is only inspected here, because its members come first.
+
 One thread is quicker than several here. Most of the time of a small model's load is Python code, which only one thread
 can run at a time; more threads only take the interpreter lock from each other. But a load that waits (for a process, a
 GPU, a large file) must not hold up the others: another thread joins while each of them has been at its job for long.

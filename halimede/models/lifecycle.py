@@ -17,6 +17,8 @@ The states of a version, with the method of `ModelTable` that is the event:
     UNAVAILABLE   loading                     LOADING        R10
     UNAVAILABLE   forget_failures             (none)         R9   its folder is gone
 
+A version that an ensemble uses is UNLOADING until the ensemble lets it go (`ModelVersion.retire`, `hold`, `let_go`).
+
 The table is used on the event loop only. Loads run elsewhere; their results come back through `publish` and `refuse`.
 """
 

@@ -201,7 +201,8 @@ def read_draft(found: FoundModel, options: LoadOptions) -> Draft:
 
 
 def draft_of(found: FoundModel, options: LoadOptions, seen: Draft | None) -> Draft:
-    """A configuration that may be completed: a copy of what the inspection has `seen`, or read again. Raises Error."""
+    """A draft that the load may complete: a copy of `seen`, which the inspection has read; if that is None, the
+    configuration is read again. Raises Error."""
     return read_draft(found, options) if seen is None else seen.copy()
 
 

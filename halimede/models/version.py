@@ -39,7 +39,7 @@ class ModelVersion:
     """`observer` counts every inference of this version. `settled` is called with each that is over.
 
     `inline` says whether batches may run on the event loop at all. `held` counts the inferences that have begun and are
-    not over, and the ensembles' holds. A version is closed when it is 0 and no batch runs.
+    not over, and the ensembles' holds. A retired version is closed when it is 0 and no batch runs.
     """
 
     def __init__(
@@ -294,7 +294,8 @@ class ModelVersion:
         self._runner.cancel(inference)
 
     def retire(self, on_idle: Callable[[], None]) -> None:
-        """Begins no more inferences. Calls `on_idle` once, when those that have begun are over."""
+        """Begins no more inferences. Calls `on_idle` once, when those that have begun are over and no ensemble holds
+        the version."""
         # An interceptor or an ensemble may still submit inferences that have begun.
         if self._interceptor is None and not self._holds:
             self._runner.stop()
@@ -348,7 +349,7 @@ def _runner_config(loaded: LoadedVersion, inline: bool) -> RunnerConfig:
         restore=shapes.restore if shapes else None,
         gathers=loaded.model.gathers,
         ragged=ragged_of(config),
-        stateful=loaded.states is not None,
+        implicit_state=loaded.states is not None,
         checks_outputs=loaded.checks_outputs,
     )
 

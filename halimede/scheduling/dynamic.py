@@ -13,7 +13,8 @@ _QUEUE_START = int(Stamp.QUEUE_START)
 class Forming:
     """Decides how many requests from the front of a queue form the next batch.
 
-    preferred -- the preferred batch sizes, which start without delay
+    preferred -- the preferred batch sizes, which start without delay. `config.completion` fills in an empty
+        list; without any size no batch waits
     delay_ns -- how long the oldest request may wait for a better batch
     open_requests, open_rows -- size of the batch that is not due yet, set when `due` returns a Wake
     """

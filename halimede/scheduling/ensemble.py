@@ -69,7 +69,7 @@ class EnsembleRunner:
 
     def cancel(self, inference: Inference) -> None:
         """The client has gone: no further step starts, and those under way are cancelled (S94)."""
-        inference.cancel()
+        inference.mark_cancelled()
         run = self._runs.get(inference)
         if run is not None:  # else it is over, or a cache looks for its answer
             run.cancel()

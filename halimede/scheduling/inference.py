@@ -14,7 +14,8 @@ from halimede.tensors import Destination, Tensor
 
 
 class State(Enum):
-    """Who has the inference: the policy (QUEUED), an instance (RUNNING), or no one, since it is answered (SETTLED).
+    """Who has the inference: the policy, or a cache before that (QUEUED), an instance (RUNNING), or no one, because it
+    is answered (SETTLED).
 
     QUEUED -> RUNNING when its batch starts, RUNNING -> QUEUED if it runs again, both -> SETTLED with its final answer.
     """
@@ -76,8 +77,8 @@ class Inference:
         self.state: State = QUEUED
         self.times = [0, 0, 0, 0, 0, 0]  # `[0] * 6` takes twice as long
 
-    def cancel(self) -> None:
-        """The client has gone. Calls the callback of `when_cancelled`."""
+    def mark_cancelled(self) -> None:
+        """The client has gone. Sets `cancelled` and calls the callback of `when_cancelled`. The state stays."""
         self.cancelled = True
         if self._on_cancel is not None:
             self._on_cancel()

@@ -1,7 +1,8 @@
-"""The instances of one model version: which are free, and the threads that run those which may block.
+"""The instances of one model version: which of them are free, and their threads.
 
-An instance is a capacity, not a thread: its thread starts with its first batch there. Loop thread only, except for the
-bodies of the threads.
+The thread of an instance starts with the first batch that does not run on the loop. A request waits in its policy while
+an instance restarts: then no instance is free, or another one runs it. Loop thread only, except for the bodies of the
+threads. One batch per instance at a time is the rule of `models.version._in_flight`, for sequences and rate limits.
 
     state              kept in                   event                                   next state
     ----------------   -----------------------   -------------------------------------   -----------------------------
@@ -9,7 +10,7 @@ bodies of the threads.
     free               `free`                    mark: it is broken                      withheld
     busy               -                         give_back                               free; withheld if it is broken
     withheld           `_broken`, `_withheld`    mark: it is healthy                     free
-    withheld           `_broken`, `_withheld`    all are broken for good                 free, to fail what it is given
+    withheld           `_broken`, `_withheld`    all are broken for good                 free, to fail its batches
     free or withheld   as above                  remove                                  gone
     busy               -                         remove                                  leaving
     leaving            `_passive`, `_leaving`    give_back of its last batch             gone
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkThread(Protocol):
-    """Runs what it is given, in order."""
+    """Runs work in the order in which it was submitted."""
 
     def submit(self, work: Callable[[], None]) -> None: ...
 
@@ -42,7 +43,7 @@ class Runnable(Protocol):
 
 
 class InstanceThread:
-    """A daemon thread that runs what it is given, in order, until it is stopped. It calls `prepare` first."""
+    """A daemon thread that runs work in order until it is stopped. It calls `prepare` first."""
 
     def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -54,7 +55,7 @@ class InstanceThread:
         self._work.put(work)
 
     def stop(self) -> None:
-        """Ends the thread after the work that it has; does not wait for it."""
+        """Ends the thread when it has done the work submitted so far. Does not wait for that."""
         self._work.put(None)
 
     def _run(self) -> None:
@@ -65,16 +66,16 @@ class InstanceThread:
                 log.exception(
                     "instance thread '%s': error outside of a batch; the thread goes on", current_thread().name
                 )
-            # The batch holds memory of its clients, which must not wait for the next batch to be released.
+            # The batch holds memory of its clients. Without this line the next batch would release it.
             del work
 
 
 class Instances:
-    """The instances of a version, by index in `instances`, which their owner changes as they come and go (R13).
+    """The instances of a version, by their index in `instances`. The owner of that list adds and removes them (R13).
 
-    `free` has the indices that can be given a batch, the longest free first, so that all take their turn. A broken
-    instance is left out while another one is healthy or is expected back: then requests wait. If none is, the broken
-    ones are put back, so that they fail what they are given.
+    `free` has the indices of the instances that can get a batch, the longest free first, so that all take their turn.
+    A broken instance is not in it while another one is healthy or will recover soon; requests wait for these. If there
+    is no such instance, the broken ones become free, get the batches and fail them.
 
     `passive` instances are never free. `prepare` has what the thread of an instance calls first.
     """
@@ -88,25 +89,25 @@ class Instances:
         in_flight: int = 1,
     ) -> None:
         self.pinned = False
-        """Whether a request can run on one instance only, as those of a sequence. Then an instance that failed for good
-        is free, although others are healthy, so that it fails its own requests."""
+        """Whether a request can run on one instance only, as with sequences. Then an instance that is broken for good
+        is free even if others are healthy: it gets the requests of its own sequences and fails them."""
         self._name = name
         self.instances = instances
         self._passive = set(passive)
-        """Includes the instances that are leaving, and the places of those that have left."""
+        """Includes the indices of instances that are leaving or have left."""
         self._prepare = dict(prepare)
         self._threads: dict[int, WorkThread] = {}
         self._started: dict[int, InstanceThread] = {}
         self._leaving: dict[int, Callable[[int], None]] = {}
         """The instances that finish their last batch, with the callback for its end."""
         self._in_flight = in_flight
-        """How many batches an instance may have at a time. `free` holds it once for each further batch."""
+        """How many batches an instance may have at a time. `free` has its index once for each that it can take."""
         each = [index for index in range(len(instances)) if index not in passive]
         self.free = deque(each * in_flight)
         self._withheld: list[int] = []
         self._on_idle: Callable[[], None] | None = None
         self._must_sort = False
-        """Whether the end of a batch may change more than that its instance is free."""
+        """Whether `give_back` must call `_sort`, because the end of a batch may do more than free its instance."""
         self._broken: dict[int, bool] = {}
         """The broken instances, and whether they are expected back soon. Includes leaving ones, as False."""
 
@@ -130,8 +131,8 @@ class Instances:
         return self.instances[index]
 
     def rotate(self) -> int:
-        """Returns the instance that is free the longest and puts it last: `take` and `give_back` in one, for a batch
-        that finishes before anything else looks at `free`. There must be one."""
+        """Returns the instance that has been free the longest, and puts it last: `take` and `give_back` in one call,
+        for a batch that finishes before other code reads `free`. One must be free."""
         index = self.free[0]
         self.free.rotate(-1)
         return index
@@ -144,7 +145,7 @@ class Instances:
             self._sort()
 
     def mark(self, index: int, healthy: bool, expected: bool) -> None:
-        """An instance broke or recovered. `expected`: a broken one is back so soon that requests should wait for it."""
+        """An instance broke or recovered. `expected`: the broken one will recover so soon that requests wait for it."""
         if index in self._passive:  # it gets no batches, whatever its health
             return
         if healthy:
@@ -154,7 +155,7 @@ class Instances:
         self._sort()
 
     def add(self, index: int, passive: bool = False, prepare: Callable[[], None] | None = None) -> None:
-        """There is a new instance at this place of the list. It is free behind the others."""
+        """There is a new instance at this index. It becomes the last one in `free`."""
         self._prepare.pop(index, None)
         if prepare is not None:
             self._prepare[index] = prepare
@@ -172,8 +173,8 @@ class Instances:
         busy = index not in self._passive and slots < self._in_flight
         self._passive.add(index)
         self._leaving[index] = left
-        self._broken[index] = False  # makes `give_back` sort, which finds that it has left
-        if not busy:  # all its places in `free` must be together, so that `_let_go` finds it idle
+        self._broken[index] = False  # so that `give_back` sorts, and `_sort` lets the instance go
+        if not busy:  # its index must be there once for each batch that it can take, so that `_let_go` finds it idle
             self._withheld = [*(each for each in self._withheld if each != index), *[index] * self._in_flight]
         self._sort()
 
@@ -202,12 +203,12 @@ class Instances:
             # Those that have just left are passive like those that are leaving.
             idle = [index for index in idle if index not in self._passive]
         broken = self._broken
-        # If all have failed for good, they are free to fail what waits: it would wait for ever.
+        # If all are broken for good, they get the requests and fail them, which would wait for ever otherwise.
         refusing = len(broken) - len(self._leaving) == len(self) and not any(broken.values())
         # The deque is changed in place: the runner holds it.
         self.free.clear()
         withheld = {index for index in idle if not refusing and index in broken}
-        if self.pinned:  # its requests can go nowhere else, so an instance that failed for good must refuse them
+        if self.pinned:  # an instance that is broken for good must get its requests, to fail them
             withheld = {index for index in withheld if broken[index]}
         self.free.extend(index for index in idle if index not in withheld)
         self._withheld = [*ending, *(index for index in idle if index in withheld)]

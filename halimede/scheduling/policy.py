@@ -72,7 +72,7 @@ class Policy(Protocol):
 def is_stateful_policy(policy: object) -> TypeGuard["StatefulPolicy"]:
     """Whether the policy is a `StatefulPolicy`."""
     # `isinstance` looks up the members of a protocol dozens of times, for each of a thousand models.
-    return hasattr(policy, "exchange")
+    return hasattr(policy, "change_instances")
 
 
 class StatefulPolicy(Protocol):
@@ -91,7 +91,9 @@ class StatefulPolicy(Protocol):
         """Rejects only new sequences; requests of those that have begun are still admitted (S3)."""
         ...
 
-    def exchange(self, added: Collection[int], removed: Collection[int], left: Callable[[int], None], now: int) -> None:
+    def change_instances(
+        self, added: Collection[int], removed: Collection[int], left: Callable[[int], None], now: int
+    ) -> None:
         """Adds and removes instances (S73); called instead of `resize`. Sequences on a removed instance stay there to
         their end. Then `left` is called with its index, possibly before this returns."""
         ...

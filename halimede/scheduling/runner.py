@@ -1,10 +1,10 @@
-"""Runs the inferences of one model version: policy, instances, timers and reply slots meet here.
+"""Runs the inferences of one model version. It connects the policy, the instances, the timers and the reply slots.
 
 The policies are pure; the runner is the part of `scheduling` that starts batches, sets timers and sends answers. It
-does not know what a model computes, nor where a request came from. Everything runs on the event-loop thread, except
+does not know what a model computes or where a request came from. All methods run on the event-loop thread, except
 `_notify`, which any thread may call.
 
-An inference is QUEUED (the policy owns it), RUNNING (an instance has it) or SETTLED (it had its final answer).
+An inference is QUEUED (in the policy, or in a cache before `submit`), RUNNING (in a batch) or SETTLED (answered).
 
     entry                  called by                                   inference before -> after
     ---------------------  ------------------------------------------  ------------------------------------------
@@ -13,21 +13,21 @@ An inference is QUEUED (the policy owns it), RUNNING (an instance has it) or SET
     cancel                 the engine: the client has gone             QUEUED -> SETTLED; RUNNING stays RUNNING
     mark, resize           supervision of instances; a model update    others may start
     stop, close            unload                                      stop: later ones are refused
-    _notify                `Execution`: outcomes are there, any thread  RUNNING -> SETTLED, or QUEUED to run again
+    _notify                `Execution`, any thread: it has outcomes    RUNNING -> SETTLED, or QUEUED to run again
     _drain_from_threads    the loop, after `_notify` on a thread       as `_notify`
     _next_turn             the loop, after `_advance_next_turn`        others may start
-    _timer_fired           the loop, at a time that a policy named     QUEUED -> SETTLED if it waited too long
+    _timer_fired           the loop, at a time that a policy asked for QUEUED -> SETTLED if it waited too long
     _advance_from_loop     the rate limiter: an instance may run       others may start
 
-    exit                   when
+    the runner calls       when
     ---------------------  ------------------------------------------------------------------------------------
-    Policy.admit, .next    a request came; an instance is free
+    Policy.admit, .next    a request arrives; an instance is free
     Instances.take         a batch starts
     Runnable.execute       a batch runs, on the instance's thread or on the loop
     Instances.give_back    a batch has finished; then `Policy.freed` and `Observer.executed`
-    StatefulPolicy         an inference that ran is about to be SETTLED, or runs again (`released`)
+    StatefulPolicy         an inference that ran becomes SETTLED, or is queued to run again (`released`)
     Observer               an inference succeeded or failed; before its answer is sent
-    Reply.send             an answer, exactly one of them final
+    Reply.send             there is an answer; exactly one is final
     settled                the inference is SETTLED and its final answer was sent
 """
 
@@ -61,7 +61,7 @@ _QUEUE_START, _COMPUTE_START = int(Stamp.QUEUE_START), int(Stamp.COMPUTE_START)
 
 
 class TimerTarget:
-    """The callback of a runner's timers. A timer may outlive its runner by hours and must not keep it in memory."""
+    """A runner's callback for its timers. These may fire hours after its end and must not keep it in memory."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
@@ -72,8 +72,8 @@ class TimerTarget:
 
 
 class Runner:
-    """`settled` is called with each inference that is over, after its final answer was sent. `limiter` has the slots of
-    the instances in the server's rate limiter, None if the server has none. `clock` returns monotonic nanoseconds."""
+    """`settled` is called with each inference that is SETTLED, after its final answer was sent. `limiter` has the
+    limiter slots of the instances; None without a rate limiter. `clock` returns monotonic nanoseconds."""
 
     def __init__(
         self,
@@ -98,27 +98,27 @@ class Runner:
         self._eligibility = InlineEligibility(config.inline_safe)
         self._advancing = False
         self._timers: list[int] = []
-        """When the pending timers fire, the next one last. A new one is only set if it fires sooner."""
+        """When the pending timers fire, the next one last. A new timer is set only if it fires before all of them."""
         self._timer_target = TimerTarget(self._timer_fired)
         self._drainable: deque[Execution] = deque()
-        """Batches with outcomes, notified on the loop."""
+        """Batches with outcomes to deliver, reported on the loop."""
         self._drainable_from_threads: deque[Execution] = deque()
-        """Batches with outcomes, notified on other threads."""
+        """Batches with outcomes to deliver, reported by other threads."""
         self._drain_is_due = False
-        """Whether the loop looks into `_drainable_from_threads` without another call."""
+        """Whether the loop will read `_drainable_from_threads` anyway, so that a thread need not call it."""
         self._stopping = False
         self._turn_is_due = False
         self._stateful_policy = policy if is_stateful_policy(policy) else None
         self._may_run_again = self._stateful_policy is not None and self._stateful_policy.iterative
-        # A worker process would wait while answers are written, so it gets its next batch first. A stateful policy
-        # may need the end of one request to choose the next.
+        # A worker process would be idle while the loop writes answers, so the next batch starts before that. Not with
+        # a stateful policy: it may choose the next batch only after the requests of this one are released.
         self._starts_before_answers = config.on_loop and self._stateful_policy is None
         self._has_fast_path = (
             isinstance(policy, FifoQueue)
             and policy.allows_fast_path
             and config.inline_safe
             and limiter is None
-            and not (config.decoupled or config.gathers or config.on_loop or config.stateful)
+            and not (config.decoupled or config.gathers or config.on_loop or config.implicit_state)
         )
         if limiter is not None:
             limiter.watch(self._advance_from_loop)
@@ -126,7 +126,7 @@ class Runner:
 
     @property
     def waiting(self) -> int:
-        """How many inferences wait for an instance."""
+        """How many inferences are QUEUED in the policy."""
         return self._policy.waiting
 
     @property
@@ -150,27 +150,26 @@ class Runner:
                 return
             refusal.refused = True
         except Exception as error:
-            # A batch fails by itself, so it was the policy that raised: before it took this inference, or afterwards,
-            # since it has this one. Another inference may be the cause, but this one might wait for ever then.
+            # The policy raised, perhaps because of another inference. It might never start this one, so this one fails.
             refusal = self._internal_error(error)
             self._withdraw(inference, now)
         if inference.state is QUEUED:
-            # An invalid request says nothing about the model, so it is no failure in its statistics.
+            # An invalid request is a mistake of the client, so it does not count as a failure of the model.
             self._settle(inference, refusal, now, None if isinstance(refusal, Invalid) else Reason.REJECTED)
         if self._drainable_from_threads:
-            # A turn may be long and full of refusals; an instance that became free meanwhile must not wait for its end.
+            # A turn with many refusals is long. An instance that became free meanwhile must not wait for its end.
             self._advance_from_loop()
 
     # ---- the fast path
 
     def _take_fast_path(self, inference: Inference, now: int) -> bool:
-        """Runs a request on the loop as a batch of its own, without the queue. Returns False if it must queue.
+        """Runs a request on the loop without the queue, alone in its batch. Returns False if it must be queued.
 
-        Most requests to small models are like this: nothing waits, the model is quick, there is one answer.
+        Most requests to small models take this path: nothing waits, the model is quick, there is one answer.
         """
         rows = inference.batch_size or 1
-        # Not from within `_advance`, and not before batches that have finished: they free instances and are counted
-        # first. Destinations take the steps, which measure the time of writing there.
+        # Not while `_advance` runs, and not before finished batches are drained: that frees instances and counts the
+        # batches in order. A request with destinations takes the slow path, which measures the time of writing to them.
         if (
             self._advancing
             or self._stopping
@@ -188,13 +187,13 @@ class Runner:
             self._run_at_once(inference, rows, now)
         finally:
             self._advancing = False
-        # The answer may have made its receiver submit more.
+        # The reader of the answer may have submitted more requests.
         if self._drainable or self._drainable_from_threads or self._policy.waiting:
             self._advance(0)
         return True
 
     def _run_at_once(self, inference: Inference, rows: int, now: int) -> None:
-        """Executes and answers in one go what `_start`, `_drain`, `_deliver` and `_settle` do in steps."""
+        """Does for one request what `_start`, `_drain`, `_deliver` and `_settle` do for a batch."""
         config, instances = self._config, self._instances
         inference.state = RUNNING
         index = instances.rotate()
@@ -207,11 +206,11 @@ class Runner:
         self._budget.spend(end - now)
         response = self._single_response(inference, execution)
         if response is None:
-            # An error, several answers or none, a request to run again: the steps know what to do.
+            # An error, several answers or none, or a request to run again: `_drain` handles all of them.
             instances.take(index)
             self._drain(execution)
             return
-        # The policy and `give_back` are left out: nothing waits, and `rotate` has put the instance last already.
+        # `Policy.freed` and `give_back` need no call: nothing waits, and `rotate` has put the instance last already.
         self._eligibility.ran(rows, end - now, True)
         inference.times[_COMPUTE_START:] = (now, execution.input_end or now, execution.output_start or end, end)
         inference.state = SETTLED
@@ -229,7 +228,7 @@ class Runner:
             self._internal_error(error)
 
     def _single_response(self, inference: Inference, execution: Execution) -> InferResponse | None:
-        """The response if the model gave exactly one and nothing is wrong with it."""
+        """The response, if the model gave exactly one answer and it is valid; else None."""
         outcomes = execution.outcomes
         if len(outcomes) != 1:
             return None
@@ -239,22 +238,22 @@ class Runner:
             return None
         try:
             return response_of(answer, outcome.parameters, inference, self._config)
-        except Exception:  # `_deliver` meets the same error and reports it
+        except Exception:  # `_deliver` gets the same error and reports it
             return None
 
     # ---- other entries
 
     def _withdraw(self, inference: Inference, now: int) -> None:
-        """Takes an inference out of a policy that raised while admitting it, so that no later batch runs it."""
+        """Removes an inference from a policy that raised in `admit` or `next`, so that no later batch runs it."""
         try:
             self._policy.cancel(inference, now)
         except Exception as error:
             self._internal_error(error)
 
     def cancel(self, inference: Inference) -> None:
-        """The client has gone. A waiting inference is settled at once. The model of a running one learns of it, and the
-        inference runs to its end. A producer that waits for this client to read continues (G34)."""
-        inference.cancel()
+        """The client has gone. Settles a queued inference at once. A running one continues; its backend can see that it
+        is cancelled. A producer that waits for this client to read continues too (G34)."""
+        inference.mark_cancelled()
         if inference.flow is not None:
             inference.flow.release()
         now = self._clock()
@@ -265,16 +264,16 @@ class Runner:
             return
         if withdrawn:
             self._settle(inference, cancelled(inference), now, Reason.CANCELED)
-            # It may have kept the others from a preferred batch size, so that their batch is due now.
+            # Without it, the others may have a preferred batch size, so their batch is due now.
             self._advance_from_loop()
 
     def settle(self, inference: Inference, answer: InferResponse | Error) -> None:
-        """Ends an inference that was never submitted: a cache has its answer, or the client went before."""
+        """Settles an inference that was never submitted: a cache has its answer, or the client left before."""
         reason = Reason.CANCELED if isinstance(answer, Cancelled) else Reason.OTHER
         self._settle(inference, answer, self._clock(), reason)
 
     def mark(self, instance: int, healthy: bool, expected: bool) -> None:
-        """An instance broke or recovered. `expected`: a broken one comes back soon, so requests wait for it."""
+        """An instance broke or recovered. `expected`: the broken one comes back soon, so requests wait for it."""
         self._instances.mark(instance, healthy, expected)
         self._advance_from_loop()
 
@@ -284,17 +283,17 @@ class Runner:
         removed: Iterable[int],
         left: Callable[[int], None],
     ) -> None:
-        """Adds and removes instances while the version serves (R13). `added` has, by index, whether the instance is
-        passive and what its thread must call first. `left` is called with each removed index once it is idle."""
+        """Adds and removes instances while the version serves (R13). `added` has for each index whether the instance is
+        passive, and what its thread must call first. `left` is called with each removed index when it is idle."""
         for index, (passive, prepare) in added.items():
             self._instances.add(index, passive, prepare)
         if self._stateful_policy is not None:
-            # In a later turn: the policy may report the last sequence of an instance gone while it forms that batch.
+            # In a later turn: the policy may call this while it forms the batch with the instance's last request.
             def remove(index: int) -> None:
                 self._loop.call_soon(partial(self._instances.remove, index, left))
 
             serving = [index for index, (passive, _) in added.items() if not passive]
-            self._stateful_policy.exchange(serving, list(removed), remove, self._clock())
+            self._stateful_policy.change_instances(serving, list(removed), remove, self._clock())
         else:
             for index in removed:
                 self._instances.remove(index, left)
@@ -302,38 +301,37 @@ class Runner:
         self._advance_from_loop()
 
     def stop(self) -> None:
-        """Refuses further inferences; those that are here run to their end. A stateful policy still takes requests of
-        sequences that have begun (S3)."""
+        """Refuses further inferences. Those that are queued or running continue. A stateful policy still admits
+        requests of sequences that have begun (S3)."""
         if self._stateful_policy is not None:
             self._stateful_policy.stop()
         else:
             self._stopping = True
 
     def close(self) -> None:
-        """Ends the instance threads. Called when every inference is settled. A decoupled batch may still run; it is
-        drained as usual."""
+        """Ends the instance threads. All inferences are settled; a decoupled batch that still runs is drained."""
         self._instances.stop()
-        self._timer_target.callback = None  # a reference cycle: the memory of the model must go now, not at a GC
+        self._timer_target.callback = None  # breaks a reference cycle: the model's memory must be released now
         if self._limiter is not None:
             self._limiter.watch(lambda: None)
 
     # ---- which batch runs next
 
     def _advance(self, now: int) -> None:
-        """Drains finished batches and starts due ones until neither is left. `now` is 0 if the clock was not read.
+        """Drains finished batches and starts due ones, until there are none. `now` is 0 if the clock was not read.
 
-        Never re-entered: a callback that comes back here while this runs leaves its work to the outermost call.
+        A call while another one runs returns at once: the outer call does its work.
         """
         if self._advancing:
             return
         self._advancing = True
         policy, free, budget = self._policy, self._instances.free, self._budget
         drainable, from_threads = self._drainable, self._drainable_from_threads
-        # A backend placed on the loop only passes batches on, which takes no time worth counting.
+        # A backend with Placement.LOOP only passes batches on. That takes too little time to count in the budget.
         is_cheap = self._config.on_loop
         try:
             while True:
-                # First what has finished: it frees instances, and clients wait for it.
+                # Finished batches first: they free instances, and clients wait for their answers.
                 if drainable:
                     self._drain(drainable.popleft())
                 elif from_threads:
@@ -345,9 +343,9 @@ class Runner:
                     break
                 elif not self._start_next(now or self._clock(), free):
                     break
-                now = 0  # that took time, so the next batch reads the clock
-            # A timeout is answered at its time, whether an instance is free or not. A stateful policy has times of its
-            # own even if nothing waits: sequences become idle.
+                now = 0  # the start took time, so the clock must be read again
+            # A request that times out is answered on time, even if no instance is free. A stateful policy needs a timer
+            # even if nothing waits, because sequences become idle.
             if (policy.waiting or self._stateful_policy is not None) and (at := policy.expires_at):
                 self._set_timer(at)
         finally:
@@ -356,7 +354,7 @@ class Runner:
                 self._limiter.trim(*self._wanted(free))
 
     def _advance_next_turn(self) -> None:
-        """Advances in the next turn of the loop, after everything that has arrived in this one."""
+        """Advances in the next turn of the loop, when all requests that arrived in this turn are queued."""
         if not self._turn_is_due:
             self._turn_is_due = True
             self._loop.call_soon(self._next_turn)
@@ -366,15 +364,15 @@ class Runner:
         self._advance_from_loop()
 
     def _advance_from_loop(self) -> None:
-        """Advances on behalf of no particular request: an error is logged and the requests keep waiting."""
+        """Advances without a request that could get the error: an error is logged, and the requests stay queued."""
         try:
             self._advance(0)
         except Exception as error:
             self._internal_error(error)
 
     def _start_next(self, now: int, free: Sequence[int], admitted: bool = False) -> bool:
-        """Starts the batch that is due on one of these instances. Returns whether there was one. `admitted`: the rate
-        limiter lets these instances run."""
+        """Starts the batch that is due, on one of the `free` instances. Returns whether there was one. `admitted`: the
+        rate limiter allows these instances to run."""
         if self._limiter is not None and not admitted:
             return self._start_limited(self._limiter, now, free)
         policy = self._policy
@@ -389,8 +387,8 @@ class Runner:
         return False
 
     def _start_limited(self, limiter: LimiterSlots, now: int, free: Sequence[int]) -> bool:
-        """Asks the rate limiter for as many instances as there may be batches for. It calls back when one that it
-        cannot let run now may run (S100)."""
+        """Starts a batch on an instance that the rate limiter allows to run; asks for as many as there may be batches.
+        The limiter calls back when an instance that it refused now may run (S100)."""
         wanted, most = self._wanted(free)
         for index in limiter.by_turn(wanted)[:most]:
             if limiter.ask(index):
@@ -405,7 +403,7 @@ class Runner:
         return False
 
     def _wanted(self, free: Sequence[int]) -> tuple[Sequence[int], int]:
-        """Which of these instances may get a batch, and how many batches there may be."""
+        """The `free` instances that may get a batch, and the largest possible number of batches."""
         stateful_policy = self._stateful_policy
         if stateful_policy is None:
             return free, self._policy.waiting
@@ -417,25 +415,25 @@ class Runner:
             self._settle(inference, error, now, Reason.CANCELED if isinstance(error, Cancelled) else Reason.REJECTED)
 
     def _set_timer(self, when: int) -> None:
-        # A timer cannot be taken back. One that fires too early asks the policy, and sets the next one.
+        # A timer cannot be cancelled. One that fires too early asks the policy and sets the next one.
         if not self._timers or when < self._timers[-1]:
             self._loop.call_at(when, self._timer_target.fire)
             self._timers.append(when)
 
     def _timer_fired(self) -> None:
-        """Requests that waited too long are answered now, whether an instance is free or not (D4)."""
+        """Answers the requests that have waited too long, even if no instance is free (D4)."""
         self._timers.pop()
         now = self._clock()
         try:
             self._expire(now)
         except Exception as error:
             self._internal_error(error)
-            self._set_timer(now + _RETRY_NS)  # later, since it may raise each time
+            self._set_timer(now + _RETRY_NS)  # with a delay, because it may raise each time
             return
         self._advance_from_loop()
 
     def _start(self, batch: Batch, now: int) -> None:
-        """Runs the batch: on the loop if that is allowed, else on the instance's thread."""
+        """Runs the batch on the loop if `_prepare` chose that, else on the thread of its instance."""
         index, config = batch.instance, self._config
         instance = self._instances.take(index)
         if self._limiter is not None:
@@ -457,36 +455,36 @@ class Runner:
             self._budget.spend(self._clock() - now)
 
     def _prepare(self, batch: Batch, now: int) -> Execution:
-        """The execution of a batch that is about to run; `on_loop` says whether it runs inline."""
+        """The execution of a batch that is about to run. Its `on_loop` is True if it runs inline."""
         rows = placed_bytes = 0
         config = self._config
         for inference in batch.rows:
-            if inference.state is QUEUED:  # a row that only fills a batch of sequences is SETTLED from the start
+            if inference.state is QUEUED:  # else an empty row of a batch of sequences, which is SETTLED from the start
                 inference.state = RUNNING
             rows += inference.batch_size or 1
-            # A request that runs again keeps its flow: its client still has answers of the earlier run to read.
+            # A request that runs again keeps its flow: its client may still have answers of the last run to read.
             if config.decoupled and inference.flow is None:
                 inference.flow = Flow(inference.reply, inference.request.most_ahead)
-                if inference.cancelled:  # the cancel found no flow to release
+                if inference.cancelled:  # `cancel` ran before there was a flow to release
                     inference.flow.release()
                 inference.responded_at = now
             if inference.destinations is not None:
-                # 1 more, so that destinations of no bytes count too.
+                # Plus 1, so that the sum is above 0 for destinations without bytes too.
                 placed_bytes += 1 + sum(place.byte_size for place in inference.destinations.values())
         inline = not config.on_loop and placed_bytes < PLACED_BYTES and self._eligibility.allows(rows)
-        # What runs inline is drained right after it, so it notifies nothing.
+        # `_start` drains an inline batch itself, so it needs no notification.
         notify = None if inline else self._notify
         execution = Execution(batch.rows, rows, batch.instance, config.datatypes, config.decoupled, notify, self._clock)
         execution.on_loop = inline
         if placed_bytes:
             execution.has_destinations = True
         execution.ragged = config.ragged
-        if config.stateful:
+        if config.implicit_state:
             execution.carry_states()
         return execution
 
     def _fail_batch(self, batch: Batch, error: Error, now: int) -> None:
-        """A batch could not be prepared. Its policy has given its requests away, so they end here or never."""
+        """A batch could not be prepared. Its requests are no longer in the policy, so they must be settled here."""
         index = batch.instance
         try:
             self._instances.give_back(index)
@@ -497,11 +495,11 @@ class Runner:
             self._limiter.finished(index)
         for inference in batch.rows:
             if inference.state is not SETTLED:
-                inference.state = RUNNING  # for the policy, which must hear of its end
+                inference.state = RUNNING  # so that `_settle` tells the policy
                 self._settle(inference, error, now, Reason.OTHER)
 
     def _run_on_thread(self, execution: Execution, instance: Runnable) -> None:
-        # A quick batch may finish before `submit` returns. `_advance` looks for it, so it needs no call to the loop.
+        # A quick batch may finish before `submit` returns. `_advance` looks for it, so no call to the loop is needed.
         was_due, self._drain_is_due = self._drain_is_due, True
         try:
             thread = self._instances.thread(execution.instance)
@@ -521,25 +519,25 @@ class Runner:
             self._advance_from_loop()
             return
         self._drainable_from_threads.append(execution)
-        # The loop clears the flag before it looks for the last time, so no execution is forgotten in between.
+        # The loop clears the flag before it reads the deque for the last time, so no execution is missed.
         if not self._drain_is_due:
             self._drain_is_due = True
             try:
                 self._loop.call_soon_threadsafe(self._drain_from_threads)
             except RuntimeError:
-                """The loop is closed: the engine has ended, and the outcomes have no receiver."""
+                """The loop is closed: the engine has ended, and no client is left to answer."""
 
     def _drain_from_threads(self) -> None:
         self._drain_is_due = False
         self._advance_from_loop()
 
     def _drain(self, execution: Execution) -> None:
-        """Sends the outcomes of a batch to their reply slots. If the batch has finished, frees its instance first.
+        """Delivers the outcomes of a batch. If the batch has finished, frees its instance first.
 
-        An exception while one request is answered fails that request only.
+        An exception in the delivery to one request fails that request only.
         """
         done, index = execution.done, execution.instance
-        if done and index >= 0:  # a request that answers later comes here again, when the instance is free already
+        if done and index >= 0:  # -1 for an answer after the end of the batch: the instance is free already
             try:
                 self._free(execution)
             except Exception as error:
@@ -552,7 +550,7 @@ class Runner:
         now = self._clock()
         for outcome in outcomes:
             inference = execution.requests[outcome.i]
-            if inference.state is RUNNING:  # else a null row, or an answer after the final one
+            if inference.state is RUNNING:  # else an empty row, or an answer after the final one
                 try:
                     self._deliver(execution, inference, outcome, now)
                 except Error as error:  # the outputs do not fit the configuration
@@ -561,9 +559,9 @@ class Runner:
                     self._settle(inference, self._internal_error(error), now, Reason.OTHER)
 
     def _free(self, execution: Execution) -> None:
-        """Frees the instance and counts the batch. The batch's time stamps are those of all its requests."""
+        """Frees the instance and counts the batch. Copies the batch's time stamps to all its requests."""
         index, execution.instance = execution.instance, -1
-        self._instances.give_back(index)  # first, so that nothing that raises keeps the instance
+        self._instances.give_back(index)  # first, so that an exception in the lines below does not keep the instance
         start, input_end, output_start, end = times = execution.times()
         for inference in execution.requests:
             inference.times[_COMPUTE_START:] = times
@@ -573,8 +571,8 @@ class Runner:
         self._observer.executed(execution.rows, input_end - start, output_start - input_end, end - output_start)
 
     def _outcomes(self, execution: Execution, done: bool) -> Sequence[Outcome]:
-        """The outcomes to deliver now. A decoupled model's are delivered as they come. Other models give one answer for
-        each request: when the batch has finished, or later if the backend said so."""
+        """The outcomes to deliver now. Those of a decoupled model are delivered as they come. Other models give one
+        answer per request: when the batch has finished, or later if the backend has said so."""
         if self._config.decoupled:
             number = len(execution.requests)
             return [outcome for outcome in execution.take() if 0 <= outcome.i < number]
@@ -595,10 +593,9 @@ class Runner:
         """Handles one outcome of a running inference: it runs again, or it has an answer, the final one or not."""
         answer = outcome.answer
         if outcome.again and not self._may_run_again:
-            # Any backend may ask for this. Refused here, for all of them: a policy that is not iterative may have given
-            # the place of the request to another one.
+            # Refused here, for all backends: a policy that is not iterative may have given the slot away.
             answer = not_iterative()
-        if self._config.stateful and inference.next_states is not None:
+        if self._config.implicit_state and inference.next_states is not None:
             commit_states(inference, answer, outcome.final)
         if outcome.again and answer is None:
             self._queue_again(execution, inference, now)
@@ -619,11 +616,11 @@ class Runner:
         self._settle(inference, response, now, Reason.BACKEND)
 
     def _queue_again(self, execution: Execution, inference: Inference, now: int) -> None:
-        if inference.cancelled:  # the engine cancels once only, so it would run for ever
+        if inference.cancelled:  # the engine cancels only once, so the request would run again for ever
             self._settle(inference, cancelled(inference), now, Reason.CANCELED)
             return
         assert self._stateful_policy is not None  # only an iterative sequence runs again
-        # Each run counts as a request of its own (S72).
+        # Each run counts as a request (S72).
         if not execution.done:
             inference.times[_COMPUTE_START:] = execution.times(now)
         self._observer.ran(inference)
@@ -638,8 +635,8 @@ class Runner:
         inference.responded_at = now
 
     def _settle(self, inference: Inference, answer: Answer, now: int, reason: Reason | None) -> None:
-        """Ends an inference: tells the policy, counts it, answers it, reports it. An exception in one of these does not
-        keep the others from happening. `reason` is what a failure counts as, None for nothing."""
+        """Settles an inference: tells the policy, counts it, sends the final answer, calls `settled`. Each step is done
+        even if another one raises. `reason` is what a failure counts as; None if it does not count."""
         ran = inference.state is RUNNING
         if inference.state is SETTLED:
             return
@@ -673,7 +670,7 @@ class Runner:
     # ---- errors
 
     def _internal_error(self, error: Exception) -> Error:
-        """Logs an exception that no code here expects, and returns what a request that it concerns is answered."""
+        """Logs an unexpected exception. Returns the error to answer with, if a request is concerned."""
         name, version = self._config.model_name, self._config.model_version
         log.exception(
             "model '%s' version %d: internal error in its scheduler; the model keeps serving",

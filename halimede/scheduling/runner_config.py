@@ -45,7 +45,7 @@ class Observer(Protocol):
 
 
 class Loop(Protocol):
-    """What a runner needs of the event loop and of the engine that owns it."""
+    """What a runner needs from the event loop and from the engine that owns it."""
 
     @property
     def budget(self) -> TurnBudget: ...
@@ -64,12 +64,14 @@ class RunnerConfig:
     datatypes -- of the model's outputs, by name
     decoupled -- a request may have any number of responses
     inline_safe -- batches may run on the event loop if they are quick
-    on_loop -- the backend's `execute` only passes batches on and is called on the loop (Placement.LOOP)
+    on_loop -- `execute` is called on the loop, because it only passes batches on (Placement.LOOP)
     restore -- gives an output the shape that clients see; None if that is the model's shape
     gathers -- starting a batch is expensive, so it starts in the next turn of the loop, with all that arrived
-    completes_later -- the backend's `execute` returns before the batch has finished (Placement.ASYNC)
+    completes_later -- the backend says when the batch has finished; the return of `execute` says nothing
+        (Placement.ASYNC)
     ragged -- how requests of different shapes share a batch; None if they do not
-    stateful -- the server keeps states of the model's sequences
+    implicit_state -- the server keeps the states of the model's sequences (`scheduling.sequence_state`). A model may
+         have sequences, and so a `StatefulPolicy`, without this
     checks_outputs -- responses must have the names and datatypes of the configuration
     """
 
@@ -83,5 +85,5 @@ class RunnerConfig:
     gathers: bool = False
     completes_later: bool = False
     ragged: Ragged | None = None
-    stateful: bool = False
+    implicit_state: bool = False
     checks_outputs: bool = True

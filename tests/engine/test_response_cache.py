@@ -392,18 +392,18 @@ def test_client_that_goes_while_it_is_looked_up_is_told_at_once() -> None:
     cache = SlowCache()
     rig = Rig(cache)
     reply, one = rig.begin(1)
-    one.cancel()
+    one.mark_cancelled()
     assert isinstance(reply.error, Cancelled)
     cache.tell()
     assert rig.running == 0
-    one.cancel()
+    one.mark_cancelled()
     assert reply.finals == 1
 
 
 def test_client_that_goes_while_its_request_is_hashed_is_told_at_once() -> None:
     rig = Rig()
     reply, one = rig.begin(*[7] * (MAX_HASHED_ON_LOOP_BYTES // 4 + 1))
-    one.cancel()
+    one.mark_cancelled()
     assert isinstance(reply.error, Cancelled)
     rig.do_work()
     assert rig.running == 0
@@ -412,7 +412,7 @@ def test_client_that_goes_while_its_request_is_hashed_is_told_at_once() -> None:
 def test_client_that_goes_while_its_request_runs_is_left_to_the_model() -> None:
     rig = Rig()
     reply, one = rig.begin(1)
-    one.cancel()
+    one.mark_cancelled()
     assert reply.answers == []
 
 
@@ -451,7 +451,7 @@ def test_those_who_waited_for_one_that_failed_run(flight: Rig) -> None:
 def test_one_that_waits_can_go(flight: Rig) -> None:
     flight.ask(1)
     reply, one = flight.begin(1)
-    one.cancel()
+    one.mark_cancelled()
     assert isinstance(reply.error, Cancelled)
     flight.answer(10)
     assert reply.finals == 1
@@ -462,14 +462,14 @@ def test_those_who_wait_do_not_notice_that_the_first_has_gone() -> None:
     rig = Rig(cache, single_flight=True)
     _, first = rig.begin(1)
     second = rig.ask(1)
-    first.cancel()
+    first.mark_cancelled()
     cache.tell()
     assert rig.running == 1
     rig.answer(10)
     assert values_of(second) == [10]
     _, third = rig.begin(1)
     fourth = rig.ask(1)
-    third.cancel()
+    third.mark_cancelled()
     cache.tell()
     assert values_of(fourth) == [10], "what was found is theirs too"
 

@@ -536,7 +536,7 @@ def test_version_that_cannot_be_connected_is_closed(tmp_path: Path, caplog: pyte
         await controlled.end()
 
     run(scenario)
-    assert "model 'm' version 1: unexpected error after it was opened; the version is closed" in caplog.text
+    assert "model 'm' version 1: unexpected error when it was put into service; it is closed" in caplog.text
 
 
 class NoThreads(LoadThreads):

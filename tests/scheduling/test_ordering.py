@@ -202,7 +202,7 @@ def test_nothing_is_kept_for_a_client_that_has_gone() -> None:
     first, second = line.enter("a"), line.enter("b")
     kept = second.reply
     kept.send(InferResponse("b", "m", 1, []), False)
-    second.cancel()
+    second.mark_cancelled()
     for _ in range(3):
         assert kept.send(InferResponse("b", "m", 1, []), False)
     assert not kept.kept  # type: ignore[attr-defined] # it is the slot of one whose turn has not come

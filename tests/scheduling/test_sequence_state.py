@@ -61,7 +61,9 @@ class Together(DefaultPolicy):
     def stop(self) -> None:
         """Sequences go on."""
 
-    def exchange(self, added: Collection[int], removed: Collection[int], left: Callable[[int], None], now: int) -> None:
+    def change_instances(
+        self, added: Collection[int], removed: Collection[int], left: Callable[[int], None], now: int
+    ) -> None:
         """No instance comes or goes."""
 
     def wants(self, instance: int) -> bool:
@@ -78,7 +80,7 @@ class Rig:
         self.observer = RecordingObserver()
         datatypes = {"x": INT32, "S_OUT": INT32}
         config = RunnerConfig(
-            "m", 1, datatypes, decoupled, inline_safe=False, on_loop=True, stateful=True, gathers=True
+            "m", 1, datatypes, decoupled, inline_safe=False, on_loop=True, implicit_state=True, gathers=True
         )
         instance = FakeInstance(self._execute)
         self.rows = 1 if batching else 0

@@ -81,6 +81,7 @@ class ChildBackend:
         """Processes that can take a further order. A server keeps none: they hold the memory of a runtime."""
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
+        """Asks the backend in a child process, once for the same `gpus`. A backend for the CPU alone is not asked."""
         key = tuple(gpus)
         if key and key not in self._usable_gpus and DeviceKind.GPU in self.traits.devices:
             self._usable_gpus[key] = self._call("usable_gpus", (list(gpus),))

@@ -1,7 +1,7 @@
 """Orders for a child that hosts a backend, and their results: values of this package, pickled, in a frame.
 
-Both sides run the same version of the package (`hosted.main` imports it from the server's folder), and a pickle is only
-ever read by the process that started the other one, or by the child from its own server.
+Both sides run the same version of the package: `hosted.main` imports it from the server's folder. A server reads only
+pickles of children that it has started, and a child only those of its server.
 """
 
 import io

@@ -24,7 +24,7 @@ class ChildSettings:
     """Settings of `--backend-config=NAME,...` for processes. All times are in seconds."""
 
     execution_limit: float
-    """How long a batch may take; 0 for any time."""
+    """How long a batch may take; 0 for no limit."""
     patience: float
     """How long requests wait for a process that is started again."""
     finish_limit: float
@@ -32,7 +32,7 @@ class ChildSettings:
     of_backend: Mapping[str, str] = field(default_factory=dict)
     """The other settings, which the backend reads."""
     describe_limit: float = 300.0
-    """How long `describe` and other calls that serve nothing may take."""
+    """How long `describe`, `faults` and other calls of a load or of a check may take. No setting changes it."""
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> "ChildSettings":
@@ -65,7 +65,7 @@ def _number(text: str) -> float:
 
 
 def execution_limit(config: ModelConfig, otherwise: float) -> float:
-    """How many seconds `execute` may take, 0 for any time: the model's parameter, or `otherwise`. Raises Invalid."""
+    """How many seconds `execute` may take, 0 for no limit: the model's parameter, or `otherwise`. Raises Invalid."""
     text = config.parameters.get(EXECUTION_LIMIT)
     if text is None:
         return otherwise

@@ -151,9 +151,9 @@ class DirectPolicy(SequencePolicy):
             self._note_head(board, run)
 
     def _holds(self, run: SequenceRun) -> bool:
-        # As the real server does: after END the slot is free when the last request starts, since the next batch of the
-        # instance comes after it; after an idle timeout, when nothing of the run is in flight. The request of an
-        # iterative sequence may run again and needs its slot then.
+        # As in Triton. After END the slot is free when the last request starts, because the next batch of the instance
+        # comes after it. After an idle timeout it is free when no request of the run is in flight. An iterative request
+        # may run again, and needs its slot for that.
         return run.running > 0 and (run.was_idle or self.iterative)
 
     def _has_run(self, inference: Inference, run: SequenceRun) -> None:

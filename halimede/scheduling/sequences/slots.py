@@ -1,6 +1,7 @@
 """Assigns slots to sequences and keeps those that wait for one: shared by both strategies (S50 to S57, S65, S72, S73).
 
-A slot is a place for one sequence at an instance. A run is one sequence.
+A slot is a place for one sequence at an instance. A run has the requests that share a slot: those of one sequence, and
+of another one if START comes while the id is live.
 
     state of a run     kept in               event                                 next state
     ----------------   -------------------   -----------------------------------   ------------------------------------
@@ -11,6 +12,7 @@ A slot is a place for one sequence at an instance. A run is one sequence.
     backlog, closing   `_backlog`            a slot is free                        placed, closing
     backlog, closing   `_backlog`            its timeout passes; a cancel          gone
                                              leaves no request
+    backlog, placed    `_live`               START of its id                       as before; new states, no new slot
     placed             `_live`, `_used`      END, cancel, idle timeout             placed, closing
     placed             `_live`, `_used`      an iterative request has run          placed, closing
     placed, closing    `_used`               nothing is queued, nothing is held    gone, its slot to the next run
@@ -64,7 +66,8 @@ class SequenceRules:
 
 
 class SequenceRun:
-    """One sequence, from its START until its last request has run. Its id may start another run before that.
+    """The requests of one sequence, from its START until the last one has run. When it is closing, its id may start
+    another run. A START before that begins another sequence in this run: earlier requests keep their states.
 
     queue -- the requests that wait
     running -- how many requests run (direct strategy)
@@ -107,8 +110,8 @@ class SequenceRun:
 
 
 class _Times:
-    """Runs by the time that they are due. `due` returns the time of a run, 0 for never. It may become later after the
-    run was added; the heap notices that when the run comes up."""
+    """Runs, ordered by the time when they are due. `due` returns this time, 0 for never. The time of a run may become
+    later after it was added; then `pop` puts the run back."""
 
     def __init__(self, due: Callable[[SequenceRun], int]) -> None:
         self._due = due
@@ -176,7 +179,7 @@ class SequencePolicy:
         self._ids = count(1)
         self._stopping = False
         self._left: dict[int, Callable[[int], None]] = {}
-        """By removed instance, what to call when its last sequence has gone."""
+        """By removed instance, what to call when its last sequence has ended."""
         self.waiting = 0
 
     # ---- implemented by a strategy
@@ -189,14 +192,14 @@ class SequencePolicy:
         raise NotImplementedError
 
     def _ready(self, run: SequenceRun, now: int) -> None:
-        """A run with a slot has another request at the head of its queue; or it has got its slot."""
+        """A run has got its slot, or has another request at the head of its queue."""
         raise NotImplementedError
 
     def _placed(self, instance: int) -> None:
         """An instance was added."""
 
     def _forgotten(self, instance: int) -> None:
-        """An instance was removed, and its last sequence has gone."""
+        """An instance was removed, and its last sequence has ended."""
 
     def _taken_back(self, inference: Inference, run: SequenceRun, now: int) -> bool:
         """Takes back a request that the strategy has taken out of the queue and that does not run yet. Returns False if
@@ -214,7 +217,7 @@ class SequencePolicy:
     # ---- requests arrive
 
     def admit(self, inference: Inference, now: int) -> Error | None:
-        """Queues the request, or returns an error, in the order of the real server (H72, S51, S50, S3, S52)."""
+        """Queues the request, or returns an error. The checks are in Triton's order (H72, S51, S50, S3, S52)."""
         request, rules = inference.request, self._rules
         correlation_id = request.correlation_id
         # A request without an id may be of an iterative sequence, whose id the server makes.
@@ -253,6 +256,7 @@ class SequencePolicy:
             run = self._live[correlation_id] = SequenceRun(correlation_id, self._controls.id_tensor(correlation_id))
             self._assign(run)
         elif request.sequence_start:
+            # Triton's text. Nothing is terminated: the requests of the previous sequence still run.
             log.warning(
                 "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
                 "start. Previous sequence will be terminated early.",
@@ -260,7 +264,7 @@ class SequencePolicy:
                 rules.model,
             )
         if request.sequence_start:
-            # Requests that wait since before keep the states of the sequence that they belong to.
+            # The requests that are in the queue already keep the states of their own sequence.
             run.states = states
         inference.states = run.states
         inference.sequence = run
@@ -477,7 +481,9 @@ class SequencePolicy:
         while self._backlog and self._free:
             self._promote(*self._take_slot(), now)
 
-    def exchange(self, added: Collection[int], removed: Collection[int], left: Callable[[int], None], now: int) -> None:
+    def change_instances(
+        self, added: Collection[int], removed: Collection[int], left: Callable[[int], None], now: int
+    ) -> None:
         self._left.update((index, left) for index in removed)
         self.serve_on(self._serving.difference(removed).union(added), now)
         for index in removed:

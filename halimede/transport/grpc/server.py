@@ -1,6 +1,7 @@
 """The gRPC server: a port, its connections, and their calls.
 
-Knows the RPCs of a service by path, and no inference. Event-loop thread only.
+Knows the RPCs of a service by path, and no inference. A call watches its own deadline (`transport.grpc.streams`).
+Event-loop thread only.
 """
 
 import asyncio

@@ -105,7 +105,7 @@ class BaseChannel(ABC):
         self._credited[batch] = credited
 
     def forget_credit(self, batch: int) -> None:
-        """The batch is over. A finalizer may call this."""
+        """The batch has finished. A finalizer may call this."""
         self._credited.pop(batch, None)
 
     def wait_until(self, there: Callable[[], bool]) -> None:
@@ -204,7 +204,7 @@ class BaseChannel(ABC):
 
     def _credit(self, frame: frames.Frame) -> None:
         credited = self._credited.get(frame.batch)
-        if credited is not None:  # else the batch is over
+        if credited is not None:  # else the batch has finished
             credited(frame.count, *frame.unpack(frames.NUMBER))
 
     @abstractmethod

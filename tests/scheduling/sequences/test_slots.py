@@ -229,7 +229,7 @@ def test_instances_come_and_go_with_their_sequences(made: Made) -> None:
     rig = made(slots=1, instances=2)
     left: list[int] = []
     a1, b1, c1 = rig.send("a1", 1, "S"), rig.send("b1", 2, "S"), rig.send("c1", 3, "S")
-    rig.policy.exchange([4], [1], left.append, rig.now)
+    rig.policy.change_instances([4], [1], left.append, rig.now)
     assert (c1.sequence.instance, b1.sequence.instance) == (4, 1)
     rig.free.append(4)
     assert [rig.next(), rig.next(), rig.next()] == [["a1"], ["b1"], ["c1"]]
@@ -242,7 +242,7 @@ def test_instances_come_and_go_with_their_sequences(made: Made) -> None:
     assert left == [1]
     assert d1.sequence.instance < 0
     rig.end(a1, instance=0)
-    rig.policy.exchange([5], [0], left.append, rig.now)
+    rig.policy.change_instances([5], [0], left.append, rig.now)
     assert d1.sequence.instance == 5
     assert left == [1]
 

@@ -49,7 +49,7 @@ class Life:
         """Answers to requests whose batch has finished."""
         self.loop = ManualLoop()
         datatypes = {"y": BYTES, "S_OUT": BYTES}
-        config = RunnerConfig("m", 1, datatypes, decoupled=False, inline_safe=False, on_loop=True, stateful=True)
+        config = RunnerConfig("m", 1, datatypes, decoupled=False, inline_safe=False, on_loop=True, implicit_state=True)
         instances = [FakeInstance(self.batches.append) for _ in range(random.randint(1, 2))]
         self.runner = Runner(
             config, policy, Instances("m", instances), self.loop, RecordingObserver(), lambda one: None
