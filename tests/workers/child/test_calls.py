@@ -7,9 +7,9 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import main_thread
+from threading import Event, main_thread
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,9 @@ class Server:
 
     def next(self, kind: int) -> frames.Frame:
         while not self._found:
-            self._found = self._assembler.received(self.socket.recv_into(self._assembler.space()))
+            received = self.socket.recv_into(self._assembler.space())
+            assert received, "the other end was closed"
+            self._found = self._assembler.received(received)
         found = self._found.pop(0)
         assert found.kind == kind
         return found
@@ -291,19 +293,28 @@ def test_coroutines_wait_for_several_calls(ends: tuple[ModelCaller, Server], thr
 
 
 def test_call_that_an_alarm_breaks_off_leaves_the_connection_as_it_is(
-    ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor
+    ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time limit that models know: a handler that raises, in the main thread."""
     caller, server = ends
+    waits = Event()
+    wait_until = Channel.wait_until
+
+    def wait_and_tell(channel: Channel, arrived: Callable[[], bool]) -> None:
+        waits.set()
+        wait_until(channel, arrived)
 
     def ring(*_: object) -> None:
         raise TimeoutError("over")
 
     def alarm() -> int:
-        """Rings when the call is with the server, so that the caller waits for its answer."""
+        """Rings while the caller waits for the answer. An alarm during the send would end the connection."""
         number, _ = server.call()
+        assert waits.wait(PATIENCE)
         signal.pthread_kill(main_thread().ident or 0, signal.SIGALRM)
         return number
+
+    monkeypatch.setattr(Channel, "wait_until", wait_and_tell)
 
     before = signal.signal(signal.SIGALRM, ring)
     try:
