@@ -40,6 +40,7 @@ DUPLICATE = "model appears in two or more repositories"
 """The reason of a name that more than one repository has (H110)."""
 KILL_SECONDS = 1.0
 """Time for what did not close to end after its backend was closed. A process that is killed ends at once."""
+_BLANKS = " \t\n\v\f\r"
 ALL_MODELS = "*"
 """`--load-model=*` loads all models in explicit mode (C15)."""
 
@@ -299,9 +300,11 @@ class RepositoryControl:
 
 
 def _check_name(name: str) -> None:
-    if not name:
+    """Blanks around a name do not count, so that a blank name is an empty one and ` ..` leads out (H118)."""
+    bare = name.strip(_BLANKS)
+    if not bare:
         raise Invalid("Model name cannot be empty. Please enter a valid name to deploy.")
-    if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
+    if "/" in name or "\\" in name or "\0" in name or bare in (".", ".."):
         raise Invalid(f"invalid model name '{name}', model name must not contain path traversal characters")
 
 

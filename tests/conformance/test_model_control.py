@@ -189,9 +189,10 @@ STORY: tuple[StepOf, ...] = (
         instead=Instead(Because.NEWER, "2.51 looks for such a directory", refuses(400, _TRAVERSAL.format(".."))),
     ),
     _rpc("RepositoryModelLoad", "", _EMPTY),
+    _rpc("RepositoryModelLoad", 'model_name: " \\t"', _EMPTY),
     *(
         _rpc("RepositoryModelLoad", f'model_name: "{n}"', _TRAVERSAL.format(n))
-        for n in ("..", "a/b", "../models/int32")
+        for n in ("..", " ..", "a/b", "../models/int32")
     ),
     _rpc("RepositoryModelLoad", 'model_name: "nope"'),
     _rpc("RepositoryModelLoad", 'model_name: "int32"'),
@@ -248,6 +249,13 @@ STORY: tuple[StepOf, ...] = (
     _load("sent", "files", "H114", body={"parameters": {"config": _JSON_CONFIG, "file:5/data": "YWJj"}}),
     _then("files", "/v2/models/sent", "H114"),
     StepOf(http("files answer", "H114", infer("sent", one("INT32", [1, 1], [7])))),
+    _unload("sent", "files, before others"),
+    _load("sent", "leading slash", "H114", body={"parameters": {"config": _JSON_CONFIG, "file:/6/data": "YWJj"}}),
+    _then("leading slash", "/v2/models/sent", "H114"),
+    *(
+        _load("sent", f"a file {path}", "H114", body={"parameters": {"config": _JSON_CONFIG, f"file:{path}": "YWJj"}})
+        for path in ("/../7/data", "/7/../../data", "7/data/", "/", "")
+    ),
     _load("sent", "files again, no version", "H114", body={"parameters": {"config": _JSON_CONFIG, "file:x": ""}}),
     _then("files again, no version", "/v2/models/sent", "H114 R11"),
     _unload("sent", "files"),
