@@ -404,21 +404,27 @@ class ModelLoads:
 
     def unload(self, key: str) -> None:
         """The model takes no more requests (R14), nor do the ensembles that are made of it (R16)."""
-        self._take_out_of_service([*self.ensembles.model_unloaded(key), key])
+        self._wait_for_members(self.ensembles.model_unloaded(key))
+        self._take_out_of_service(key)
+        self._models.awaits_members(key, False)
 
     def retire(self, key: str) -> None:
         """An ensemble that cannot be loaded leaves service. `refresh` loads it again when a member changes."""
-        self._take_out_of_service([*self.ensembles.model_retired(key), key])
+        self._wait_for_members([*self.ensembles.model_retired(key), key])
+
+    def _wait_for_members(self, ensembles: Iterable[str]) -> None:
+        for key in ensembles:
+            self._take_out_of_service(key)
+            self._models.awaits_members(key, True)
 
     def unload_all(self) -> None:
         for key in sorted(self._models.keys()):
             self.unload(key)
 
-    def _take_out_of_service(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            self._origins.pop(key, None)
-            for version in self._models.ready_versions(key):
-                self._models.retire(version, self._closing.close_served)
+    def _take_out_of_service(self, key: str) -> None:
+        self._origins.pop(key, None)
+        for version in self._models.ready_versions(key):
+            self._models.retire(version, self._closing.close_served)
 
     def _unloaded(self, version: ModelVersion) -> None:
         """Called when a version that served is closed."""
