@@ -254,15 +254,18 @@ class RepositoryControl:
     async def _load_one(self, query: LoadModel, found: FoundModel, upload: Upload | None) -> Error | None:
         """Returns why the model could not be loaded, if so. Raises Unsupported if the load brings code and must not."""
         try:
-            inspection = await self._loads.inspect(found)
+            found, inspection = await self._loads.inspect_with_override(found)
         except Error as error:
             return _not_polled(found.name, error)
+        # A load with a configuration of its own is carried out each time, as in Triton.
+        forced = query.config is not None
         await self._code_uploads.check(query, found, inspection)
         # Whether an ensemble is up to date also depends on its members; `load_inspected` looks at them.
-        if inspection.ensemble is None and self._loads.is_up_to_date(found, inspection):
+        if not forced and inspection.ensemble is None and self._loads.is_up_to_date(found, inspection):
             return None
+        waits = query.asker is None
         try:
-            await self._loads.load_inspected(found, inspection, upload, waits_for_slot=query.asker is None)
+            await self._loads.load_inspected(found, inspection, upload, waits_for_slot=waits, forced=forced)
         except Error as error:
             return Invalid(f"load failed for model '{found.name}': {error}\n")
         return None

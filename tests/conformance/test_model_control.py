@@ -117,6 +117,14 @@ def _write(model: str, config: str, **files: str) -> Change:
     return change
 
 
+def _touch(model: str) -> Change:
+    def change(repository: Path) -> None:
+        later = max(entry.stat().st_mtime for entry in repository.rglob("*")) + 10
+        os.utime(repository / model / "config.pbtxt", (later, later))
+
+    return change
+
+
 def _remove(model: str) -> Change:
     return lambda repository: shutil.rmtree(repository / model)
 
@@ -246,6 +254,11 @@ STORY: tuple[StepOf, ...] = (
             _then(f"lenient JSON, {name}", "/v2/models/int32/config", "H113"),
         )
     ),
+    _load("int32", "the configuration once more", "H113", body={"parameters": {"config": _JSON_CONFIG}}),
+    _load("int32", "no configuration", "H113 R10"),
+    _then("no configuration", "/v2/models/int32/config", "H113"),
+    _load("int32", "a newer file", "H113 R10", _touch("int32")),
+    _then("a newer file", "/v2/models/int32/config", "H113"),
     _load("sent", "files", "H114", body={"parameters": {"config": _JSON_CONFIG, "file:5/data": "YWJj"}}),
     _then("files", "/v2/models/sent", "H114"),
     StepOf(http("files answer", "H114", infer("sent", one("INT32", [1, 1], [7])))),
