@@ -162,7 +162,9 @@ class Ensembles:
 
     def _refuse_circle(self, key: str) -> None:
         if circle := self._graph.circle(key):
-            raise Invalid(f"circular dependency between ensembles: {' -> '.join(circle)}")
+            # Triton's text has the dots, and never the models between.
+            log.error("ensemble '%s' contains itself: %s; remove one of these steps", key, " -> ".join(circle))
+            raise Invalid(f"circular dependency between ensembles: {key} -> ... -> {circle[-2]} -> {key}")
 
     def _key_of(self, name: str, namespace: str) -> str:
         """The model of a step: the one in the ensemble's own namespace, or else the only one of that name (R20).
