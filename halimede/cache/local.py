@@ -13,8 +13,8 @@ from halimede.errors import Internal, Invalid
 
 OVERHEAD = 256
 """Bytes that an entry costs besides its own: the key, its place in the dict, and two objects."""
-MIN_SIZE = OVERHEAD
-"""The smallest cache, in bytes: it has room for an empty entry."""
+MIN_SIZE = 192
+"""The smallest size that Triton takes, in bytes: what the header of its pool needs. Such a cache keeps nothing."""
 MAX_SIZE = 1 << 47
 """The largest cache, in bytes: what a process can address."""
 

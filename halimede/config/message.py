@@ -6,10 +6,11 @@ The message stays in this room. Reads files; any thread.
 from pathlib import Path
 from typing import Any
 
-import orjson
 from google.protobuf import json_format, text_format
 
 from halimede.config.files import read_whole
+from halimede.config.lenient_json import parse
+from halimede.config.message_values import fill
 from halimede.errors import Internal, Invalid
 from halimede.protocol import model_config_pb2 as pb
 
@@ -67,37 +68,15 @@ def parse_values(values: dict[str, Any], origin: str) -> Message:
 
 
 def parse_json(text: str) -> Message:
-    """The message of a configuration as JSON (H113). Accepts enum names in any case. Raises Invalid, also for unknown
-    fields.
+    """The message of a configuration that comes with a load, as JSON in protobuf's lenient form (H113). Raises Invalid,
+    also for unknown fields.
     """
+    message = empty()
     try:
-        values = orjson.loads(text)  # `json` accepts lone surrogates, for which protobuf fails later
-        if not isinstance(values, dict):
-            raise TypeError("a JSON object is expected")
-        return json_format.ParseDict(_enums_upper(values, empty().DESCRIPTOR), empty())
-    except (json_format.ParseError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        fill(message, parse(text))
+    except ValueError as error:
         raise Invalid(f"Invalid config override: {error}") from error
-
-
-def _enums_upper(value: Any, descriptor: Any) -> Any:
-    """The JSON values of a message with all enum names in capitals, as the schema has them."""
-    if isinstance(value, list):
-        return [_enums_upper(each, descriptor) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if descriptor.GetOptions().map_entry:
-        descriptor = descriptor.fields_by_name["value"].message_type
-        return value if descriptor is None else {key: _enums_upper(each, descriptor) for key, each in value.items()}
-    fields = {**descriptor.fields_by_camelcase_name, **descriptor.fields_by_name}
-    return {key: _enum_upper(each, fields.get(key)) for key, each in value.items()}
-
-
-def _enum_upper(value: Any, field: Any) -> Any:
-    if field is not None and field.enum_type and isinstance(value, str):
-        return value.upper()
-    if field is not None and field.enum_type and isinstance(value, list):
-        return [each.upper() if isinstance(each, str) else each for each in value]
-    return value if field is None or not field.message_type else _enums_upper(value, field.message_type)
+    return message
 
 
 def text_of(message: Message) -> str:

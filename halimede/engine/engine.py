@@ -41,6 +41,7 @@ from halimede.models.loader import LoadedVersion
 from halimede.models.readiness import ask_all
 from halimede.models.repository import Catalog
 from halimede.models.version import ModelVersion
+from halimede.models.warmup import count_runs
 from halimede.options import LogOptions, ServerOptions
 from halimede.platform.cuda import load_driver
 from halimede.platform.gpu_meters import open_gpus
@@ -197,11 +198,12 @@ class Engine:
         return RateLimiter(options.rate_limit_resources, self._loop.call_soon) if options.rate_limit else None
 
     def _make_serving(self, loaded: Sequence[LoadedVersion]) -> list[ModelVersion]:
-        """Makes serving versions of loaded ones. Their statistics start from zero, but only after all versions were
-        made: if one fails, the versions that serve now keep theirs."""
+        """Makes serving versions of loaded ones. Their statistics start with their warm-up (W2), but only after all
+        versions were made: if one fails, the versions that serve now keep theirs."""
         fresh = [Statistics(latencies_of(each.config, self._options.measuring)) for each in loaded]
         versions = [self._serving_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
         for version, statistics in zip(versions, fresh, strict=True):
+            count_runs(version.loaded.warmed, statistics)
             if self._serves(version):
                 statistics.follow(self._statistics[version.key, version.number])  # its metrics continue (M26)
             self._statistics[version.key, version.number] = statistics

@@ -10,9 +10,8 @@ Event-loop thread only.
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
-from functools import partial
 
 from halimede.config import ModelConfig, with_decoupling
 from halimede.errors import Error, Invalid
@@ -48,10 +47,12 @@ class Ensembles:
         self._graph = Dependencies()
         self._wanted: dict[str, FoundModel] = {}
         """The ensembles that should serve, by key. They serve, or wait for a member."""
+        self._members: dict[str, tuple[str, ...]] = {}
+        """The names of their steps' models."""
         self._changes: Counter[str] = Counter()
         """How often the versions of a model have changed."""
-        self._loaded_with: dict[str, tuple[int, ...]] = {}
-        """By ensemble, the changes of its members when it was last loaded, or could not be."""
+        self._loaded_with: dict[str, Mapping[str, int]] = {}
+        """By ensemble, its members with their changes when it was last loaded, or could not be."""
         self._failures: dict[str, str] = {}
         """Why a model could not be loaded last."""
         self._misfits: dict[str, str] = {}
@@ -77,6 +78,7 @@ class Ensembles:
         dependents = self.model_retired(key)
         self._graph.forget(key)
         self._wanted.pop(key, None)
+        self._members.pop(key, None)
         self._loaded_with.pop(key, None)
         return dependents
 
@@ -101,11 +103,16 @@ class Ensembles:
         return [self._wanted[key] for key in self._graph.order() if key in self._wanted]
 
     def is_stale(self, key: str) -> bool:
-        """Whether its members have changed since it was loaded."""
-        return self._loaded_with.get(key) != self._changes_of_members(key)
+        """Whether its members have changed since it was loaded, or other models are its members now (R20)."""
+        if self._loaded_with.get(key) != self._changes_of_members(key):
+            return True
+        return key in self._wanted and self._graph.members(key) != self._keys_of_members(self._wanted[key])
 
-    def _changes_of_members(self, key: str) -> tuple[int, ...]:
-        return tuple(self._changes[member] for member in self._graph.members(key))
+    def _changes_of_members(self, key: str) -> dict[str, int]:
+        return {member: self._changes[member] for member in self._graph.members(key)}
+
+    def _keys_of_members(self, found: FoundModel) -> tuple[str, ...]:
+        return tuple(self._key_of(name, found.namespace) for name in self._members[found.key])
 
     def members_left_behind(self, key: str, explicit: Collection[str]) -> list[str]:
         """The members of an ensemble that nobody asked for by name and no other ensemble needs (R15)."""
@@ -123,14 +130,15 @@ class Ensembles:
         assert ensemble is not None
         names = members_of(ensemble)
         # From here on the ensemble is wanted, even if this load fails: it is tried again when a member changes.
-        self._wanted[key] = found
-        self._graph.learn(key, [self._key_of(name, found.namespace) for name in names])
+        self._wanted[key], self._members[key] = found, tuple(names)
+        self._graph.learn(key, self._keys_of_members(found))
         try:
             self._refuse_circle(key)
             for name in names:
                 if self.fetch_member is not None:
                     await self.fetch_member(name, found.name)
-            # A member may have become an ensemble of this one meanwhile.
+            # Meanwhile another model may have become the member, or a member an ensemble of this one.
+            self._graph.learn(key, self._keys_of_members(found))
             self._refuse_circle(key)
             check_members(config, self._configs_of_members(found, config))
         except Error as error:
@@ -141,27 +149,45 @@ class Ensembles:
     def with_members(self, found: FoundModel, loaded: LoadedVersion) -> LoadedVersion:
         """The version of an ensemble, completed by what it takes from its members: whether it is decoupled (S89), its
         labels (H82), and how its steps find them. Raises Invalid if they fit no longer."""
+        self._graph.learn(found.key, self._keys_of_members(found))
         members = self._configs_of_members(found, loaded.config)
         check_members(loaded.config, members)
         config = with_decoupling(loaded.config, is_decoupled(loaded.config, members))
-        labels = inherited_labels(
-            config, loaded.labels, lambda name: self._find(found.namespace, name, -1).loaded.labels
-        )
-        graph, find = graph_of(config), partial(self._find, found.namespace)
+        # The models that are the members now, until the ensemble is loaded again.
+        keys = {step.model: self._key_of(step.model, found.namespace) for step in steps_of(config)}
+
+        def find(name: str, number: int) -> ModelVersion:
+            return self._models.find(keys[name], number)
+
+        labels = inherited_labels(config, loaded.labels, lambda name: find(name, -1).loaded.labels)
+        graph = graph_of(config)
         parts = EnsembleParts(graph, lambda: bind(config, graph, find), lambda: self._models.changes)
         return replace(loaded, config=config, labels=labels, ensemble=parts)
 
     def _refuse_circle(self, key: str) -> None:
         if circle := self._graph.circle(key):
-            raise Invalid(f"circular dependency between ensembles: {' -> '.join(circle)}")
+            # Triton's text has the dots, and never the models between.
+            log.error("ensemble '%s' contains itself: %s; remove one of these steps", key, " -> ".join(circle))
+            raise Invalid(f"circular dependency between ensembles: {key} -> ... -> {circle[-2]} -> {key}")
 
     def _key_of(self, name: str, namespace: str) -> str:
-        """The model of a step: the one in the ensemble's own namespace, or else the only one of that name (R20)."""
-        own = f"{namespace}::{name}"
-        if not namespace or self._models.get(own) is not None:
-            return own if namespace else name
-        keys = self._models.keys_of(name)
-        return keys[0] if len(keys) == 1 else name
+        """The model of a step: the one in the ensemble's own namespace, or else the only one of that name (R20).
+
+        A model that was given up is the member only if no other model can be.
+        """
+        if not namespace:
+            return name
+        own = self._models.get(f"{namespace}::{name}")
+        if own is not None and not own.given_up:
+            return own.key
+        known = [key for key in self._models.keys_of(name) if not self._is_given_up(key)]
+        if len(known) == 1:
+            return known[0]
+        return name if own is None or known else own.key
+
+    def _is_given_up(self, key: str) -> bool:
+        record = self._models.get(key)
+        return record is not None and record.given_up
 
     def _configs_of_members(self, found: FoundModel, config: ModelConfig) -> dict[str, ModelConfig]:
         """The configurations of the steps' models, by name. Raises Invalid if one of them does not serve (S83)."""
@@ -194,6 +220,3 @@ class Ensembles:
         why = self._failures.get(key)
         reason = f" Model '{name}' loading failed with error: {why}" if why is not None else ""
         return Invalid(f"{depends} has no loaded version.{reason}")
-
-    def _find(self, namespace: str, name: str, number: int) -> ModelVersion:
-        return self._models.find(self._key_of(name, namespace), number)

@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from halimede.cache.registry import REDIS
@@ -37,7 +37,7 @@ from halimede.models.backend_pool import BackendPool
 from halimede.models.inspection import Inspection, inspect_model
 from halimede.models.lifecycle import UNLOADED, ModelTable
 from halimede.models.loader import LoadedVersion, LoadOptions, load
-from halimede.models.repository import Fingerprint, FoundModel
+from halimede.models.repository import Fingerprint, FoundModel, fingerprint
 from halimede.models.resizing import LoadOutcome, load_or_resize
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
@@ -67,6 +67,16 @@ class Origin:
     @classmethod
     def of(cls, found: FoundModel, inspection: Inspection) -> "Origin":
         return cls(found.folder, found.config, inspection.fingerprint, inspection.load_digest)
+
+    def overrides(self, found: FoundModel) -> bool:
+        """Whether a client's configuration counts that came with an earlier load: the files are as they were then.
+        Reads the directory."""
+        if self.config is None or self.folder != found.folder:
+            return False
+        try:
+            return fingerprint(found.folder) == self.fingerprint
+        except OSError:
+            return False  # the inspection comes next and reports it
 
     def keeps(self, other: "Origin", number: int) -> bool:
         """Whether a version that was loaded from here also serves for `other`, without being opened again (R13)."""
@@ -152,18 +162,27 @@ class ModelLoads:
         """Raises Error if the configuration cannot be read, or if a model in a cloud cannot be copied."""
         return await self.threads.inspect(self._inspect_on_thread, found)
 
-    def _inspect_on_thread(self, found: FoundModel) -> Inspection:
+    async def inspect_with_override(self, found: FoundModel) -> tuple[FoundModel, Inspection]:
+        """Inspects the model with the configuration of the client that it serves with, as long as its files are
+        unchanged (H113). Returns it with that configuration. Raises Error like `inspect`."""
+        return await self.threads.inspect(self._inspect_with_override, found, self._origins.get(found.key))
+
+    def _inspect_with_override(self, found: FoundModel, origin: Origin | None) -> tuple[FoundModel, Inspection]:
         if found.remote is not None:
             found.remote.fetch()
-        return inspect_model(found, self._load_options)
+        if found.config is None and origin is not None and origin.overrides(found):
+            found = replace(found, config=origin.config)
+        return found, inspect_model(found, self._load_options)
+
+    def _inspect_on_thread(self, found: FoundModel) -> Inspection:
+        return self._inspect_with_override(found, None)[1]
 
     def is_up_to_date(self, found: FoundModel, inspection: Inspection) -> bool:
         """Whether the model serves as it is, and no version has lost its instances (R10)."""
         versions = self._models.ready_versions(found.key)
         # A load is how an operator gets a model back whose workers are gone for good.
         healthy = bool(versions) and all(version.healthy for version in versions)
-        # A load with a configuration of its own is carried out each time, as in Triton.
-        return found.config is None and healthy and self._origins.get(found.key) == Origin.of(found, inspection)
+        return healthy and self._origins.get(found.key) == Origin.of(found, inspection)
 
     # Loads without a client: a failure goes to the log and to the repository index.
 
@@ -239,8 +258,10 @@ class ModelLoads:
         waits_for_slot: bool = True,
         accepts: Accepts | None = None,
         outcome: LoadOutcome | None = None,
+        forced: bool = False,
     ) -> None:
         """Brings all versions of the model into service, or none. Versions that are as they were stay in service.
+        `forced`: an ensemble is loaded even if nothing has changed.
 
         A load that a model asks for while it is loaded takes no slot (`waits_for_slot`): its asker gave up its own, and
         would otherwise wait behind all loads of a start. `outcome` is what the startup loader has opened already.
@@ -252,7 +273,7 @@ class ModelLoads:
         if inspection.ensemble is not None:
             await self._prepare_ensemble(found, inspection.ensemble)
             # Neither its folder nor its members have changed.
-            if not self.ensembles.is_stale(found.key) and self.is_up_to_date(found, inspection):
+            if not (forced or self.ensembles.is_stale(found.key)) and self.is_up_to_date(found, inspection):
                 return
         plan = self._plan(found, inspection, inspection.versions)
         # Versions that stay are READY all the time.
@@ -403,21 +424,27 @@ class ModelLoads:
 
     def unload(self, key: str) -> None:
         """The model takes no more requests (R14), nor do the ensembles that are made of it (R16)."""
-        self._take_out_of_service([*self.ensembles.model_unloaded(key), key])
+        self._wait_for_members(self.ensembles.model_unloaded(key))
+        self._take_out_of_service(key)
+        self._models.awaits_members(key, False)
 
     def retire(self, key: str) -> None:
         """An ensemble that cannot be loaded leaves service. `refresh` loads it again when a member changes."""
-        self._take_out_of_service([*self.ensembles.model_retired(key), key])
+        self._wait_for_members([*self.ensembles.model_retired(key), key])
+
+    def _wait_for_members(self, ensembles: Iterable[str]) -> None:
+        for key in ensembles:
+            self._take_out_of_service(key)
+            self._models.awaits_members(key, True)
 
     def unload_all(self) -> None:
         for key in sorted(self._models.keys()):
             self.unload(key)
 
-    def _take_out_of_service(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            self._origins.pop(key, None)
-            for version in self._models.ready_versions(key):
-                self._models.retire(version, self._closing.close_served)
+    def _take_out_of_service(self, key: str) -> None:
+        self._origins.pop(key, None)
+        for version in self._models.ready_versions(key):
+            self._models.retire(version, self._closing.close_served)
 
     def _unloaded(self, version: ModelVersion) -> None:
         """Called when a version that served is closed."""

@@ -40,6 +40,7 @@ DUPLICATE = "model appears in two or more repositories"
 """The reason of a name that more than one repository has (H110)."""
 KILL_SECONDS = 1.0
 """Time for what did not close to end after its backend was closed. A process that is killed ends at once."""
+_BLANKS = " \t\n\v\f\r"
 ALL_MODELS = "*"
 """`--load-model=*` loads all models in explicit mode (C15)."""
 
@@ -258,15 +259,18 @@ class RepositoryControl:
     async def _load_one(self, query: LoadModel, found: FoundModel, upload: Upload | None) -> Error | None:
         """Returns why the model could not be loaded, if so. Raises Unsupported if the load brings code and must not."""
         try:
-            inspection = await self._loads.inspect(found)
+            found, inspection = await self._loads.inspect_with_override(found)
         except Error as error:  # as in Triton, the index knows nothing of a model that could not be polled
             return _not_polled(found.name, error)
+        # A load with a configuration of its own is carried out each time, as in Triton.
+        forced = query.config is not None
         await self._code_uploads.check(query, found, inspection)
         # Whether an ensemble is up to date also depends on its members; `load_inspected` looks at them.
-        if inspection.ensemble is None and self._loads.is_up_to_date(found, inspection):
+        if not forced and inspection.ensemble is None and self._loads.is_up_to_date(found, inspection):
             return None
+        waits = query.asker is None
         try:
-            await self._loads.load_inspected(found, inspection, upload, waits_for_slot=query.asker is None)
+            await self._loads.load_inspected(found, inspection, upload, waits_for_slot=waits, forced=forced)
         except Error as error:
             return Invalid(f"load failed for model '{found.name}': {error}\n")
         return None
@@ -310,9 +314,11 @@ class RepositoryControl:
 
 
 def _check_name(name: str) -> None:
-    if not name:
+    """Blanks around a name do not count, so that a blank name is an empty one and ` ..` leads out (H118)."""
+    bare = name.strip(_BLANKS)
+    if not bare:
         raise Invalid("Model name cannot be empty. Please enter a valid name to deploy.")
-    if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
+    if "/" in name or "\\" in name or "\0" in name or bare in (".", ".."):
         raise Invalid(f"invalid model name '{name}', model name must not contain path traversal characters")
 
 

@@ -50,6 +50,7 @@ class RepositoryPoll:
         self._watch = Watch(round(self._settle * NS), self._seconds * NS)
         self._loading: dict[str, asyncio.Task[bool]] = {}
         self._refused: frozenset[str] = frozenset()
+        self._refreshing: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
 
     async def start(self, catalog: Catalog) -> bool:
@@ -87,8 +88,8 @@ class RepositoryPoll:
                 # A folder that may have settled before the next poll is looked at then.
                 at = min(filter(None, (at, todo.look_at)), default=None)
         # The loads close what they have opened; `stop` waits for this task.
-        if self._loading:
-            await asyncio.wait(self._loading.values())
+        if under_way := {*self._loading.values(), *self._refreshing}:
+            await asyncio.wait(under_way)
 
     async def poll(self) -> Todo:
         """Looks once, and begins what is due. Raises Error if a repository cannot be read."""
@@ -118,6 +119,12 @@ class RepositoryPoll:
         todo = self._watch.look(looks, self._loading, now, wall, now - began)
         for key in todo.unload:
             await self._unload(key)
+        if todo.unload:
+            # An ensemble may find another model of that name (R20). Its load may take long, and the next poll does not
+            # wait for it.
+            task = self._loop.create_task(self._loads.refresh(self._locks.locked))
+            self._refreshing.add(task)
+            task.add_done_callback(self._refreshing.discard)
         begun = {key: self._begin(catalog.models[key]) for key in todo.load}
         return todo, begun
 

@@ -83,9 +83,12 @@ class Uploads:
 
 
 def path_within_model(path: str) -> str:
-    """The normalized path of an uploaded file within the model's directory. Raises Invalid if it leads out of it."""
-    normal = os.path.normpath(path)
-    if not path or path.startswith("/") or normal in (".", "..") or normal.startswith("../") or "\0" in path:
+    """The normalized path of an uploaded file within the model's directory; `/1/model.py` is `1/model.py`.
+
+    Raises Invalid if it leads out of the directory, or names no file in it.
+    """
+    normal = os.path.normpath(path.lstrip("/"))
+    if path.endswith("/") or normal in (".", "..") or normal.startswith("../") or "\0" in path:
         raise Invalid(
             f"Invalid file parameter 'file:{path}' with normalized path '{normal}' must stay within model directory."
         )

@@ -43,8 +43,8 @@ _CACHE: tuple[tuple[str, str, Callable[[CacheCounts], float]], ...] = (
 
 
 def model_cache_families(models: Iterable[tuple[Mapping[str, str], Mapping[str, Duration]]]) -> list[MetricFamily]:
-    """The families of models with a response cache, from their labels and durations. They exist without series too
-    (M24)."""
+    """The families of models with a response cache, from their labels and durations; without series if there is no such
+    model."""
     read = list(models)
     return [
         MetricFamily(name, text, "counter", tuple((labels, value(durations[phase])) for labels, durations in read))

@@ -89,23 +89,33 @@ class Quantiles:
         self._current = self._parts[-1]
 
 
+MILLISECOND_NS = 1_000_000
+
+
 class Buckets:
-    """A histogram of durations. `bounds` are upper bounds in units of `unit_ns` nanoseconds."""
+    """A histogram of durations. `bounds` are upper bounds in units of `unit_ns` nanoseconds, and `step_ns` is the
+    precision: shorter parts of a duration are cut off."""
 
-    __slots__ = ("_counts", "_ns", "_unit", "bounds")
+    __slots__ = ("_counts", "_ns", "_step", "_unit", "bounds")
 
-    def __init__(self, bounds: Sequence[float], unit_ns: int = 1_000_000) -> None:
-        self._unit = unit_ns
+    def __init__(self, bounds: Sequence[float], unit_ns: int = MILLISECOND_NS, step_ns: int = 1) -> None:
+        self._unit, self._step = unit_ns, step_ns
         self.bounds = tuple(bound for bound in bounds if bound != inf)
         self._counts = [0] * (len(self.bounds) + 1)
         self._ns = 0
 
     def observe(self, ns: int) -> None:
+        ns -= ns % self._step
         self._counts[bisect_left(self.bounds, ns / self._unit)] += 1
         self._ns += ns
 
     def read(self) -> Histogram:
         return Histogram((*self.bounds, inf), tuple(accumulate(self._counts)), self._ns / self._unit)
+
+
+def first_response_buckets(bounds: Sequence[float]) -> Buckets:
+    """A histogram of the time to the first response, in whole milliseconds like Triton's (M12)."""
+    return Buckets(bounds, MILLISECOND_NS, MILLISECOND_NS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ def families(
     lag: Histogram | None = None,
     now: int = 0,
 ) -> list[MetricFamily]:
-    """All families that these options allow, with or without series (M24): counters, gauges, summaries, histograms.
+    """All families that these options allow, with or without series: counters, gauges, summaries, histograms.
 
     `now` is the end of the window of quantiles, in monotonic nanoseconds.
     """
@@ -242,8 +242,8 @@ _KINDS = {kind.word: kind for kind in Kind}
 
 
 def with_custom(own: Sequence[MetricFamily], custom: Iterable[FamilyReading]) -> list[MetricFamily]:
-    """The families of the server and of its models. A model may add series to a family of the server. Series that exist
-    already are left out, because scrapers refuse duplicates."""
+    """The families of the server and of its models that have series (M24). A model may add series to a family of the
+    server. Series that exist already are left out, because scrapers refuse duplicates."""
     added = {reading.name: family_of(reading) for reading in custom}
     found = []
     for family in own:
@@ -253,7 +253,7 @@ def with_custom(own: Sequence[MetricFamily], custom: Iterable[FamilyReading]) ->
             series = (pair for pair in more.series if frozenset(pair[0].items()) not in present)
             family = MetricFamily(family.name, family.help, family.kind, (*family.series, *series))
         found.append(family)
-    return [*found, *added.values()]
+    return [family for family in (*found, *added.values()) if family.series]
 
 
 def family_of(reading: FamilyReading) -> MetricFamily:

@@ -10,7 +10,7 @@ from halimede.cache.api import CacheCounts
 from halimede.config import InstanceKind, ModelConfig
 from halimede.custom_metrics import CustomMetrics
 from halimede.engine_port import Query
-from halimede.measurement.latencies import DEFAULT_BUCKETS, FIRST_RESPONSE, Buckets, Latencies, Recent
+from halimede.measurement.latencies import DEFAULT_BUCKETS, FIRST_RESPONSE, Latencies, Recent, first_response_buckets
 from halimede.measurement.loop_lag import LoopLag
 from halimede.measurement.machine import Machine
 from halimede.measurement.metrics import ModelMeasures, families, family_of, with_custom
@@ -102,4 +102,5 @@ def latencies_of(config: ModelConfig, options: MetricsOptions) -> Latencies | No
     if not (options.summaries or options.histograms):
         return None
     bounds = config.metric_buckets.get(FIRST_RESPONSE, DEFAULT_BUCKETS)
-    return Latencies(Recent.begin() if options.summaries else None, Buckets(bounds) if options.histograms else None)
+    recent = Recent.begin() if options.summaries else None
+    return Latencies(recent, first_response_buckets(bounds) if options.histograms else None)

@@ -66,6 +66,13 @@ class ModelRecord:
     """Whether its configuration is valid, but its version policy allows none of the versions in the repository."""
     key: str = ""
     """Its name, or its name within its namespace (R20)."""
+    waits_for_members: bool = False
+    """Whether it is an ensemble that left service because of a member. It is loaded again when its members allow it."""
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it was unloaded, and will not be loaded again by itself."""
+        return self.unloaded and not self.waits_for_members
 
     @property
     def unloaded(self) -> bool:
@@ -160,7 +167,7 @@ class ModelTable:
     def publish(self, key: str, versions: Collection[ModelVersion], closed: Callable[[ModelVersion], None]) -> None:
         """These versions answer from now on, all at once. Others that served until now are retired (R11, R12)."""
         record = self._record(key)
-        record.reason, record.no_usable_version = "", False
+        record.reason, record.no_usable_version, record.waits_for_members = "", False, False
         before = self.ready_versions(key)
         for version in versions:
             record.versions[version.number] = VersionRecord(VersionState.READY, "", version)
@@ -187,6 +194,13 @@ class ModelTable:
     def _retired(record: VersionRecord, version: ModelVersion, closed: Callable[[ModelVersion], None]) -> None:
         record.version = None
         closed(version)
+
+    def awaits_members(self, key: str, waits: bool) -> None:
+        """Says whether an unloaded model is an ensemble that waits for its members. Other models never do."""
+        record = self._models.get(key)
+        if record is not None:
+            record.waits_for_members = waits
+            self._index(key)
 
     def gone(self, version: ModelVersion) -> None:
         """A version that was retired or replaced is closed."""
@@ -245,7 +259,7 @@ class ModelTable:
 class NamespacedTable(ModelTable):
     """A table in which several models may have one name, each in its namespace (R20).
 
-    A name stands for the one model that has it and was not unloaded. If several do, it stands for none of them.
+    A name stands for the one model that has it and was not given up. If several do, it stands for none of them.
     """
 
     def keys_of(self, name: str) -> list[str]:
@@ -259,8 +273,8 @@ class NamespacedTable(ModelTable):
         return known[0] if len(known) == 1 else None
 
     def _known(self, name: str) -> list[ModelRecord]:
-        """The models of this name that were not unloaded."""
-        return [record for record in self._models.values() if record.name == name and not record.unloaded]
+        """The models of this name that were not given up."""
+        return [record for record in self._models.values() if record.name == name and not record.given_up]
 
     def _missing(self, name: str, number: int) -> Error:
         if self.get(name) is not None:

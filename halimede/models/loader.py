@@ -36,7 +36,7 @@ from halimede.models.contents import digest_of
 from halimede.models.repository import FoundModel, version_names
 from halimede.models.sequence_states import states_for
 from halimede.models.strategies import PARAMETER, strategy_of
-from halimede.models.warmup import OnLoop, Warming, warm_up
+from halimede.models.warmup import OnLoop, Warming, WarmUpRun, warm_up
 from halimede.platform.hosts import host_policy
 from halimede.scheduling.rate_limiter import Demand, LimiterSlots, RateLimiter, Resource, Slot
 from halimede.scheduling.states import ModelStates
@@ -146,6 +146,8 @@ class LoadedVersion:
     """The model's name within its namespace, if there are namespaces (R20)."""
     agents: Engagement | None = None
     """The model's agents, which are told when the version goes."""
+    warmed: Sequence[WarmUpRun] = ()
+    """The samples that its instances ran, for the statistics (W2)."""
 
     def close(self, instances: Sequence[Instance] | None = None) -> None:
         """Closes the model and its instances: those that it has now, if they are not those that were loaded. May block;
@@ -276,7 +278,7 @@ def _open_version(
         model = backend.open(config, folder)
     instances: list[Instance] = []
     try:
-        instances = create_warm_instances(model, config, wanted, found.folder, number, options)
+        instances, warmed = create_warm_instances(model, config, wanted, found.folder, number, options)
         limiter_slots = _limiter_slots(config, instances, options.limiter)
     except BaseException:  # whatever it is, the model must not stay open
         close_all([*instances, model])
@@ -296,6 +298,7 @@ def _open_version(
         contents=contents,
         key=found.key,
         agents=agents,
+        warmed=warmed,
     )
 
 
@@ -407,17 +410,17 @@ def create_warm_instances(
     folder: Path,
     number: int,
     options: LoadOptions,
-) -> list[Instance]:
+) -> tuple[list[Instance], Sequence[WarmUpRun]]:
     """Creates the instances and runs the warm-up samples on each. Raises whatever the backend does; then all are
     closed. `folder` is the model's."""
     created = create_instances(model, wanted)
+    warming = Warming(config, model.placement, options.on_loop, options.ending)
     try:
-        warming = Warming(config, model.placement, options.on_loop, options.ending)
         warm_up(warming, folder, number, list(zip(wanted, created, strict=True)), MAX_PARALLEL_INSTANCES)
     except BaseException:
         close_all(created)
         raise
-    return created
+    return created, warming.runs
 
 
 def create_instances(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:

@@ -25,6 +25,7 @@ from halimede.models.loader import (
     spread,
 )
 from halimede.models.repository import Fingerprint, FoundModel, fingerprint
+from halimede.models.warmup import WarmUpRun
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,8 @@ class Resized:
     config: ModelConfig
     added: Mapping[int, tuple[InstancePlace, Instance, Signature]]
     removed: Sequence[int]
+    warmed: Sequence[WarmUpRun] = ()
+    """The samples that the created instances ran (W2)."""
 
     def undo(self) -> None:
         """Closes the instances that were created. May block."""
@@ -163,12 +166,15 @@ def _resize(
     indices = [*now.vacant, *range(now.indices, now.indices + len(missing))]
     wanted = [replace(place, index=index) for (place, _), index in zip(missing, indices, strict=False)]
     loaded = now.loaded
-    created = create_warm_instances(loaded.model, config, wanted, found.folder, number, options) if wanted else []
+    created: Sequence[Instance] = ()
+    warmed: Sequence[WarmUpRun] = ()
+    if wanted:
+        created, warmed = create_warm_instances(loaded.model, config, wanted, found.folder, number, options)
     added = {
         place.index: (place, instance, signature)
         for place, instance, (_, signature) in zip(wanted, created, missing, strict=True)
     }
-    return Resized(config, added, left)
+    return Resized(config, added, left, warmed)
 
 
 def _is_resizable(now: InstancesNow, config: ModelConfig, added: Sequence[InstancePlace]) -> bool:

@@ -24,6 +24,7 @@ from halimede.models.loader import LoadedVersion
 from halimede.models.policies import policy_for, ragged_of, sequence_policy
 from halimede.models.readiness import ask_all
 from halimede.models.resizing import InstancesNow, Resized, Signature, Vacant, signatures_of
+from halimede.models.warmup import count_runs
 from halimede.requests import InferRequest, InferResponse, Reply, Stamp
 from halimede.scheduling.ensemble import EnsembleRunner
 from halimede.scheduling.inference import QUEUED, Inference
@@ -69,6 +70,7 @@ class ModelVersion:
         self.held = self._holds = 0
         self.decoupled = config.decoupled
         self._check = RequestCheck(config)
+        self._observer = observer
         self._settled = settled
         self._on_idle: Callable[[], None] | None = None
         self._interceptor: Callable[[Inference], None] | None = None
@@ -138,6 +140,7 @@ class ModelVersion:
         self._runner.resize(added, change.removed, partial(self._left, left))
         for index in change.added:
             self._watch(index)
+        count_runs(change.warmed, self._observer)
 
     def _forget(self, instance: Instance) -> None:
         # By identity: a backend's instances may define equality.

@@ -1,20 +1,21 @@
 """Runs the warm-up samples of a configuration on every instance before its version serves (W1 to W4).
 
 Runs on a load thread, which waits for each sample. An instance with a thread of its own, or on the event loop, executes
-where it always does. Any other executes on a thread that ends with the warm-up. Responses are dropped; neither the
-scheduling policy nor the statistics see a sample.
+where it always does. Any other executes on a thread that ends with the warm-up. Responses are dropped, and the scheduling
+policy sees no sample. `WarmUpRun` is what statistics count.
 """
 
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event
+from time import monotonic_ns
 
 from halimede.backends.api import Instance, InstancePlace, Placement, Rewarmed
 from halimede.config import ModelConfig, WarmupData, WarmupInput, WarmupSample
@@ -25,6 +26,7 @@ from halimede.models.policies import ragged_of
 from halimede.requests import NULL_REPLY, InferRequest
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
+from halimede.scheduling.runner_config import Observer
 from halimede.tensors import BOOL, BYTES, DataType, HostMemory, Tensor
 
 log = logging.getLogger(__name__)
@@ -51,13 +53,39 @@ OnLoop = Callable[[Callable[[], None]], object]
 
 
 @dataclass(frozen=True, slots=True)
+class WarmUpRun:
+    """A sample that ran on an instance: `number` equal requests in one batch. Times are monotonic nanoseconds."""
+
+    number: int
+    batch_size: int
+    """Of each request; 0 if the model has no batching."""
+    begun: int
+    times: tuple[int, int, int, int]
+    """Those of `Execution.times`."""
+    ended: int
+
+
+def count_runs(runs: Sequence[WarmUpRun], observer: Observer) -> None:
+    """Counts samples like other inferences (W2). On the event loop."""
+    for run in runs:
+        start, input_end, output_start, end = run.times
+        observer.executed(run.number, input_end - start, output_start - input_end, end - output_start)
+        inference = Inference(0, InferRequest("", -1), NULL_REPLY, run.batch_size, ())
+        inference.times = [run.begun, run.begun, *run.times]
+        for _ in range(run.number):
+            observer.succeeded(inference, run.ended)
+
+
+@dataclass(frozen=True, slots=True)
 class Warming:
-    """What an instance needs to run samples. `ending` returns whether the server ends: samples may be many, or hang."""
+    """What an instance needs to run samples. `ending` returns whether the server ends: samples may be many, or hang.
+    `runs` gets each sample that ran; instances add to it from several threads."""
 
     config: ModelConfig
     placement: Placement
     on_loop: OnLoop
     ending: Callable[[], bool]
+    runs: list[WarmUpRun] = field(default_factory=list)
 
     @property
     def datatypes(self) -> Mapping[str, DataType]:
@@ -149,8 +177,12 @@ def _run(
         return [complaint] * min(number, MAX_REPEATED_ERRORS)
     told: SimpleQueue[Execution] = SimpleQueue()
     execution = _execution(warming, sample, request, fit, told.put)
+    begun = monotonic_ns()
     _start(execution, instance, warming)
-    return _errors(execution, told, warming)
+    errors = _errors(execution, told, warming)
+    if not errors:
+        warming.runs.append(WarmUpRun(number, fit.batch_size, begun, execution.times(), monotonic_ns()))
+    return errors
 
 
 def _execution(

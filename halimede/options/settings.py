@@ -3,6 +3,7 @@
 Unknown settings have no effect, as in Triton; here a warning says so. Raises Invalid with Triton's texts.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -160,11 +161,15 @@ def metrics_options(settings: Iterable[tuple[str, str]], warn: Callable[[str], N
         if setting == "summary_quantiles":
             quantiles = []
             for part in value.split(","):
-                quantile = _quantile(part)
-                if quantile is None:
+                found = _quantile(part)
+                if found is None:
                     warn(f"{said}: '{part}' has no effect, it is not of the form <quantile>:<error>.")
+                    continue
+                quantile, read = found
+                if read != part:
+                    warn(f"{said}: '{part}' is read as '{read}', the rest is no number.")
                 # A quantile that is given twice would be two lines of one metric.
-                elif quantile not in quantiles:
+                if quantile not in quantiles:
                     quantiles.append(quantile)
             options = replace(options, quantiles=tuple(quantiles) or options.quantiles)
         elif setting not in _SWITCHES:
@@ -176,11 +181,16 @@ def metrics_options(settings: Iterable[tuple[str, str]], warn: Callable[[str], N
     return options
 
 
-def _quantile(text: str) -> float | None:
-    """The quantile in `<quantile>:<error>`. The error is checked and not used: the accuracy here is fixed."""
+_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
+
+
+def _quantile(text: str) -> tuple[float, str] | None:
+    """The quantile in `<quantile>:<error>`, and what was read. The error is not used: the accuracy here is fixed.
+
+    Both numbers are read as far as they are numbers, as in Triton: `0.1:0.0.1` is `0.1:0.0`.
+    """
     quantile, colon, error = text.partition(":")
-    try:
-        number, allowed = float(quantile), float(error)
-    except ValueError:
+    number, allowed = _NUMBER.match(quantile), _NUMBER.match(error)
+    if not colon or number is None or allowed is None or not 0 <= float(number[1]) <= 1:
         return None
-    return number if colon and 0 <= number <= 1 and 0 <= allowed <= 1 else None
+    return float(number[1]), f"{number[0]}:{allowed[0]}"

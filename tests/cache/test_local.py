@@ -88,10 +88,10 @@ def test_random_histories_keep_to_the_size_and_to_the_order_of_use(steps: list[t
             f"failed to allocate buffer: 'size' must be at most {MAX_SIZE} bytes, got '{MAX_SIZE + 1}'",
         ),
         (
-            "100",
+            "191",
             Internal,
             "Could not initialize buffer in basic_managed_external_buffer constructor: "
-            f"'size' must be at least {MIN_SIZE} bytes, got '100'",
+            f"'size' must be at least {MIN_SIZE} bytes, got '191'",
         ),
     ],
 )
@@ -106,3 +106,12 @@ def test_size_is_required_and_text_after_its_number_is_ignored() -> None:
         open_local({"foo": "1"})
     assert str(caught.value) == "Failed to initialize LocalCache: config didn't contain a valid 'size' field."
     assert open_local({"size": "4096x", "foo": "1"}).counts.size == 4096
+
+
+@pytest.mark.rows("K7")
+def test_size_without_room_for_an_entry_keeps_nothing() -> None:
+    cache = open_local({"size": "192"})
+    assert not cache.room_for(0)
+    cache.insert(b"a", b"")
+    assert look(cache, b"a") is None
+    assert cache.counts.evictions == 0

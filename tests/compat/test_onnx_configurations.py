@@ -97,6 +97,22 @@ REFUSED = {
         f"max_batch_size: 2 {IN.replace('dims', 'optional: true dims')}{OUT}",
         "unable to load model 'optional_batched', optional input 'x' is not supported for models that support batching",
     ),
+    "two_of_a_scalar": (
+        onnx_models.identity("FP32", []),
+        (IN + OUT).replace("[4]", "[2]"),
+        "unable to load model 'two_of_a_scalar', scalar tensor 'x', should only provide 1 in the model configuration "
+        "when the model doesn't support batching. Model configuration provided: [2].",
+    ),
+    "arena": (
+        BATCHING,
+        'parameters { key: "enable_mem_arena" value { string_value: "yes" } }',
+        "failed to convert 'yes' to boolean",
+    ),
+    "mode": (
+        BATCHING,
+        'parameters { key: "execution_mode" value { string_value: "2" } }',
+        "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got 2 .",
+    ),
     "accelerated": (
         BATCHING,
         'optimization { execution_accelerators { cpu_execution_accelerator [ { name: "openvino" } ] } }',
@@ -110,6 +126,7 @@ REFUSED = {
 }
 """By model: its file, its configuration, and its reason in the index."""
 ACCELERATED = ("accelerated", "accelerated_by_nobody")
+SETTINGS = ("arena", "mode")
 PARTS = {"no_outputs": IN, "no_inputs": OUT}
 
 
@@ -125,6 +142,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     write(models, "bare", BATCHING)
     write(models, "bare_flat", FLAT)
     write(models, "scalars", onnx_models.row_sums())
+    write(models, "scalar", onnx_models.identity("FP32", []))
     write(models, "whole", BATCHING, f"max_batch_size: 8 {IN}{OUT}")
     write(models, "threads", BATCHING, 'parameters { key: "intra_op_thread_count" value { string_value: "12" } }')
     for word in onnx_models.TYPES:
@@ -137,7 +155,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 
 
 @pytest.mark.rows("R74")
-@pytest.mark.parametrize("model", [name for name in REFUSED if name not in ("not_batching", *ACCELERATED)])
+@pytest.mark.parametrize("model", [name for name in REFUSED if name not in ("not_batching", *ACCELERATED, *SETTINGS)])
 def test_configuration_that_does_not_fit_is_refused(shown: Shown, model: str) -> None:
     assert shown.reasons[model] == f"Invalid argument: {REFUSED[model][2]}"
 
@@ -146,6 +164,21 @@ def test_configuration_that_does_not_fit_is_refused(shown: Shown, model: str) ->
 @pytest.mark.parametrize("model", ACCELERATED)
 def test_missing_accelerator_is_refused(shown: Shown, model: str) -> None:
     assert shown.reasons[model] == f"Invalid argument: {REFUSED[model][2]}"
+
+
+@pytest.mark.rows("BC8", "BO8")
+@pytest.mark.parametrize("model", SETTINGS)
+def test_session_option_that_means_nothing_is_refused(shown: Shown, model: str) -> None:
+    assert shown.reasons[model] == f"Invalid argument: {REFUSED[model][2]}"
+
+
+@pytest.mark.rows("BO4")
+def test_scalar_model_is_completed_and_answers(shown: Shown) -> None:
+    config = shown.config("scalar")
+    assert [tensor["dims"] for tensor in (*config["input"], *config["output"])] == [[1], [1]]
+    sent = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [2.5]}]}
+    answer = ask(shown.url, "/v2/models/scalar/infer", json.dumps(sent).encode())
+    assert answer["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [1], "data": [2.5]}]
 
 
 @pytest.mark.rows("R58")

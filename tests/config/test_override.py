@@ -34,15 +34,14 @@ def test_override_accepts_enums_in_any_case(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "zero-length, empty document"),
-        ("{", "line 1 column 2"),
+        ("", "Unexpected end of string. Expected a value. (line 1 column 1)"),
+        ("{", "Expected an object key or }. (line 1 column 2)"),
         ('{"name":"\udcff"}', ""),  # bytes that are not UTF-8, as they come over HTTP
         ('{"input":[{"name":"\\ud800"}]}', ""),
         ('{"input":[{"name":"I","data_type":"TYPE_\udcff32","dims":[2]}]}', ""),
         ("[]", ""),
         ('"x"', ""),
-        ('{"x":1}', 'no field named "x"'),
-        ('{"input":{}}', ""),
+        ('{"x":1}', "x: Cannot find field."),
         ('{"input":[7]}', ""),
         ('{"parameters":[]}', ""),
         ('{"max_batch_size":"many"}', ""),

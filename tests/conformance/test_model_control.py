@@ -49,6 +49,51 @@ _JSON_CONFIG = json.dumps(
     }
 )
 
+_MEMBERS = _JSON_CONFIG[1:-1]
+_GROUP = '"instance_group": [{"kind": "KIND_CPU"}]'
+_LENIENT = {
+    name: "{" + text + "}" if text.startswith(('"backend"', "'backend'")) else "{" + _MEMBERS + text + "}"
+    for name, text in {
+        "keys without quotes": ",parameters:{$a_1:{string_value:'x'}}",
+        "single quotes": """,'parameters':{'a':{'string_value':'x"y\\'z'}}""",
+        "trailing commas": ",'parameters':{'a':{},},",
+        "camel case": ',"maxBatchSize":2',
+        "a scalar twice": ',"max_batch_size":2,"maxBatchSize":4',
+        "a message twice": ',"optimization":{"priority":"PRIORITY_MAX"},"optimization":{"graph":{"level":1}}',
+        "a map twice": ",parameters:{a:{string_value:'1'}},parameters:{a:{}}",
+        # The real server keeps the configuration in service if only the policy changes.
+        "a choice twice": ",parameters:{b:{}},version_policy:{latest:{num_versions:1}},version_policy:{all:{}}",
+        "an object for a list": _MEMBERS.replace(_GROUP, _GROUP.replace("[", "").replace("]", "")),
+        "a scalar for a list": _MEMBERS.replace("[-1]", "'-1'"),
+        "lists in a list": _MEMBERS.replace(_GROUP, _GROUP.replace("[", "[[],[null,").replace("]", "]]")),
+        "numbers as strings": _MEMBERS.replace("3", "'+03'"),
+        "whole floats": _MEMBERS.replace("3", "30e-1"),
+        "booleans as strings": ",dynamic_batching:{preserve_ordering:'Yes'}",
+        "an enum with a dash": ",optimization:{priority:'Priority-Max'}",
+        "an enum as a number": ",optimization:{priority:'1'}",
+        "nulls": ",max_batch_size:null,parameters:{a:null},dynamic_batching:null",
+        "escapes": r",parameters:{a:{string_value:'\v\q\u0041\ud83d\ude00'}}",
+        "white space": "\v\f,parameters\n:\t{}",
+        "a comment": ",/* */parameters:{}",
+        "two commas": ",,parameters:{}",
+        "a key that is a word": ",parameters:{true:{}}",
+        "a key with a dash": ",parameters:{a-b:{}}",
+        "mixed case": ",max_batchSize:2",
+        "a list for a scalar": ",max_batch_size:[2]",
+        "a list for a message": ",optimization:[{}]",
+        "a list for a map": ",parameters:[]",
+        "a float with a fraction": ",max_batch_size:2.5",
+        "a float as a string": ",max_batch_size:'2.0'",
+        "a number for a string": ",parameters:{a:{string_value:3}}",
+        "a number for a boolean": ",dynamic_batching:{preserve_ordering:1}",
+        "a map key twice": ",parameters:{a:{},a:{}}",
+        "a oneof twice": ",dynamic_batching:{},dynamic_batching:{}",
+        "an octal number": ",max_batch_size:02",
+        "half a character": r",parameters:{a:{string_value:'\ud83d'}}",
+    }.items()
+}
+"""Configurations in protobuf's lenient JSON: some are taken, others are not (H113)."""
+
 Change = Callable[[Path], None]
 """The change of the repository before a step."""
 
@@ -67,6 +112,14 @@ def _write(model: str, config: str, **files: str) -> Change:
             version.mkdir()
             if text:
                 (version / "model.py").write_text(text)
+        os.utime(repository / model / "config.pbtxt", (later, later))
+
+    return change
+
+
+def _touch(model: str) -> Change:
+    def change(repository: Path) -> None:
+        later = max(entry.stat().st_mtime for entry in repository.rglob("*")) + 10
         os.utime(repository / model / "config.pbtxt", (later, later))
 
     return change
@@ -144,9 +197,10 @@ STORY: tuple[StepOf, ...] = (
         instead=Instead(Because.NEWER, "2.51 looks for such a directory", refuses(400, _TRAVERSAL.format(".."))),
     ),
     _rpc("RepositoryModelLoad", "", _EMPTY),
+    _rpc("RepositoryModelLoad", 'model_name: " \\t"', _EMPTY),
     *(
         _rpc("RepositoryModelLoad", f'model_name: "{n}"', _TRAVERSAL.format(n))
-        for n in ("..", "a/b", "../models/int32")
+        for n in ("..", " ..", "a/b", "../models/int32")
     ),
     _rpc("RepositoryModelLoad", 'model_name: "nope"'),
     _rpc("RepositoryModelLoad", 'model_name: "int32"'),
@@ -192,9 +246,29 @@ STORY: tuple[StepOf, ...] = (
     _then("a configuration", "/v2/models/int32/config", "H113"),
     StepOf(http("what the configuration allows", "H113", infer("int32", one("INT32", [3, 1], [1, 2, 3])))),
     StepOf(http("what the configuration forbids", "H113", infer("int32", one("INT32", [4, 1], [1, 2, 3, 4])))),
+    *(
+        step
+        for name, text in _LENIENT.items()
+        for step in (
+            _load("int32", f"lenient JSON, {name}", "H113", body={"parameters": {"config": text}}),
+            _then(f"lenient JSON, {name}", "/v2/models/int32/config", "H113"),
+        )
+    ),
+    _load("int32", "the configuration once more", "H113", body={"parameters": {"config": _JSON_CONFIG}}),
+    _load("int32", "no configuration", "H113 R10"),
+    _then("no configuration", "/v2/models/int32/config", "H113"),
+    _load("int32", "a newer file", "H113 R10", _touch("int32")),
+    _then("a newer file", "/v2/models/int32/config", "H113"),
     _load("sent", "files", "H114", body={"parameters": {"config": _JSON_CONFIG, "file:5/data": "YWJj"}}),
     _then("files", "/v2/models/sent", "H114"),
     StepOf(http("files answer", "H114", infer("sent", one("INT32", [1, 1], [7])))),
+    _unload("sent", "files, before others"),
+    _load("sent", "leading slash", "H114", body={"parameters": {"config": _JSON_CONFIG, "file:/6/data": "YWJj"}}),
+    _then("leading slash", "/v2/models/sent", "H114"),
+    *(
+        _load("sent", f"a file {path}", "H114", body={"parameters": {"config": _JSON_CONFIG, f"file:{path}": "YWJj"}})
+        for path in ("/../7/data", "/7/../../data", "7/data/", "/", "")
+    ),
     _load("sent", "files again, no version", "H114", body={"parameters": {"config": _JSON_CONFIG, "file:x": ""}}),
     _then("files again, no version", "/v2/models/sent", "H114 R11"),
     _unload("sent", "files"),

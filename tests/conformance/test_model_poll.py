@@ -241,6 +241,64 @@ def test_namespaces_as_the_real_server(oracle: None, tmp_path: Path, results: li
             assert result.ours.replace(str(tmp_path), "") == result.wanted.replace(str(tmp_path), ""), case.name
 
 
+_CONSTANT = """import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        output = pb_utils.Tensor("OUTPUT0", np.array([{}], np.int32))
+        return [pb_utils.InferenceResponse([output]) for _ in requests]
+"""
+_ENSEMBLE = f"""
+    platform: "ensemble" {_TENSORS}
+    ensemble_scheduling {{ step {{
+      model_name: "member" model_version: -1
+      input_map {{ key: "INPUT0" value: "INPUT0" }} output_map {{ key: "OUTPUT0" value: "OUTPUT0" }}
+    }} }}
+"""
+
+
+def _move(path: str, to: str) -> Change:
+    def change(root: Path) -> None:
+        (root / path).rename(root / to)
+
+    return change
+
+
+def _linked(name: str, answer: str, change: Change = lambda root: None) -> StepOf:
+    asked = infer("ensemble", one("INT32", [1], [7]))
+    return StepOf(http(f"ensemble, {name}", "R20 S83", asked, until=answer, masks="infer-error-type"), change)
+
+
+_GONE = "has no available versions"
+LINKS: tuple[StepOf, ...] = (
+    _linked("its own member", r'"data":\[1\]'),
+    _linked("own member gone, another one there", r'"data":\[2\]', _move("a/member", "own")),
+    _linked("own member back", r'"data":\[1\]', _move("own", "a/member")),
+    _linked("own member gone again", r'"data":\[2\]', _move("a/member", "own")),
+    _linked("the other gone too", _GONE, _move("b/member", "other")),
+    _linked("the other back", r'"data":\[2\]', _move("other", "b/member")),
+    _linked("own member back again", r'"data":\[1\]', _move("own", "a/member")),
+)
+
+
+@pytest.mark.rows("R20", "S83")
+def test_ensemble_is_linked_to_the_member_that_is_there(oracle: None, tmp_path: Path, results: list[Result]) -> None:
+    for number, where in enumerate(("a", "b"), 1):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        write("member", config(backend="python"), "1", where=where)(tmp_path)
+        (tmp_path / where / "member" / "1" / "model.py").write_text(_CONSTANT.format(number))
+    write("ensemble", _ENSEMBLE, "1")(tmp_path)
+    flags = ("--model-namespacing=true", "--model-control-mode=poll", "--repository-poll-secs=1")
+    with served(tmp_path, flags, _OURS_ONLY) as pair:
+        for step in LINKS:
+            step.change(tmp_path)
+            result = compare(step.case, pair)
+            results.append(result)
+            assert result.ours == result.wanted, step.case.name
+
+
 _SLOW = """import os
 import time
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import rawhttp
 from tests.conformance.case import Because, HttpCase, Instead, encoded, get, http, post, refuses
 from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair, Result, compare
@@ -103,6 +102,9 @@ RUN = {
 FILES = {"file": struct.pack("<5i", *range(5)), "short": bytes(20), "strings": b"\1\0\0\0a\2\0\0\0bc\0\0\0\0"}
 
 
+_TIMES = "times last-inference length"
+
+
 def _load(name: str, instead: Instead | None = None) -> HttpCase:
     return http(f"load {name}", "W1 W4", post(f"/v2/repository/models/{name}/load", encoded("")), instead=instead)
 
@@ -137,13 +139,14 @@ def test_models_get_the_same_samples(warming: tuple[Pair, Path], name: str, resu
 
 
 @pytest.mark.rows("W2")
-def test_samples_are_in_no_statistics(warming: tuple[Pair, Path]) -> None:
-    """As in 2.73. The real server of this machine counts them."""
-    pair, repo = warming
-    rawhttp.converse(pair.ours.http, (post("/v2/repository/models/zeros/load", b""),))
-    assert (repo / "zeros" / "ours").exists()
-    text = rawhttp.converse(pair.ours.http, (get("/v2/models/zeros/stats"),))
-    assert b'"inference_count":0,"execution_count":0' in bytes(repr(text), "utf-8")
+@pytest.mark.parametrize("name", ["zeros", "skipped", "instances", "flat"])
+def test_samples_are_in_the_statistics(warming: tuple[Pair, Path], name: str, results: list[Result]) -> None:
+    pair, _ = warming
+    compare(_load(name), pair)
+    result = compare(http(f"statistics of {name}", "W2", get(f"/v2/models/{name}/stats"), masks=_TIMES), pair)
+    results.append(result)
+    assert '"success":{"count":0' not in result.ours
+    assert result.ours == result.wanted
 
 
 @pytest.mark.rows("W1", "W4")

@@ -205,6 +205,24 @@ def _ready(engine: Engine) -> set[str]:
     return {record.name for record in engine.models if engine.models.ready_versions(record.name)}
 
 
+@pytest.mark.rows("S83")
+def test_circle_of_ensembles_is_refused_in_the_words_of_triton(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    circle = {name: ensemble((other, "INPUT0", "OUTPUT0")) for name, other in (("e", "f"), ("f", "g"), ("g", "e"))}
+
+    async def scenario() -> None:
+        async with running(explicit(tmp_path, circle)) as engine:
+            for name in "efg":
+                await asked(engine, port.LoadModel(name))
+            text = str(await asked(engine, port.LoadModel("e")))
+            words = "circular dependency between ensembles: e -> ... -> g -> e"
+            assert text == f"load failed for model 'e': {words}\n"
+            assert "ensemble 'e' contains itself: e -> f -> g -> e; remove one of these steps" in caplog.text
+
+    run(scenario)
+
+
 def test_circle_of_ensembles_is_refused_and_nothing_hangs(tmp_path: Path) -> None:
     circle = {name: ensemble((other, "INPUT0", "OUTPUT0")) for name, other in (("e", "f"), ("f", "g"), ("g", "e"))}
 

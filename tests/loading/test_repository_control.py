@@ -211,6 +211,8 @@ def test_index_of_ready_models(tmp_path: Path) -> None:
     [
         ("", Invalid, "Model name cannot be empty. Please enter a valid name to deploy."),
         ("..", Invalid, "invalid model name '..', model name must not contain path traversal characters"),
+        (" \t", Invalid, "Model name cannot be empty. Please enter a valid name to deploy."),
+        (" ..", Invalid, "invalid model name ' ..', model name must not contain path traversal characters"),
         ("a/b", Invalid, "invalid model name 'a/b', model name must not contain path traversal characters"),
         ("nope", Internal, "failed to load 'nope', failed to poll from model repository"),
     ],
@@ -324,8 +326,9 @@ def test_versions_come_together_or_not_at_all(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_configuration_of_a_load_replaces_the_file_until_the_next_load(tmp_path: Path, access: EngineAccess) -> None:
-    """Enums may have any case and fields both spellings. A load without a configuration forgets it (H113)."""
+def test_configuration_of_a_load_replaces_the_file_until_a_file_changes(tmp_path: Path, access: EngineAccess) -> None:
+    """Enums may have any case and fields both spellings. A load without a configuration keeps it, until the model's
+    files change or the model is unloaded (H113)."""
 
     async def sizes(port: EnginePort) -> int:
         config = await ask(port, ModelConfiguration("m"))
@@ -337,8 +340,31 @@ def test_configuration_of_a_load_replaces_the_file_until_the_next_load(tmp_path:
             port = access(engine)
             assert await control(port, LoadModel("m", JSON_CONFIG)) is None
             assert await sizes(port) == 2
+            [before] = engine.models.ready_versions("m")
+            assert await control(port, LoadModel("m")) is None
+            assert await sizes(port) == 2
+            assert engine.models.ready_versions("m") == [before], "nothing was loaded"
+            assert await control(port, LoadModel("m", '{"backend":"nope"}')) is not None
+            assert await control(port, LoadModel("m")) is None
+            assert await sizes(port) == 2
+            (tmp_path / "m" / "1" / "new").touch()
             assert await control(port, LoadModel("m")) is None
             assert await sizes(port) == 4
+            assert await control(port, LoadModel("m", JSON_CONFIG)) is None
+            assert await control(port, UnloadModel("m")) is None
+            assert await control(port, LoadModel("m")) is None
+            assert await sizes(port) == 4
+
+    run(scenario)
+
+
+def test_configuration_of_a_load_needs_no_file_at_the_next_load(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(explicit(tmp_path, "m")) as engine:
+            (tmp_path / "m" / "config.pbtxt").unlink()
+            assert await control(engine, LoadModel("m", JSON_CONFIG)) is None
+            assert await control(engine, LoadModel("m")) is None
+            assert (await states(engine))["m", 1] == "READY"
 
     run(scenario)
 
@@ -378,7 +404,7 @@ def test_files_of_a_load_are_a_model_of_their_own(
 
 @pytest.mark.parametrize(
     ("config", "path"),
-    [(None, "1/m"), ("{", "1/m"), *((JSON_CONFIG, path) for path in ("../m", "/etc/m", "1/../../m", "", "a\0b"))],
+    [(None, "1/m"), ("{", "1/m"), *((JSON_CONFIG, path) for path in ("../m", "/../m", "1/../../m", "", "a\0b"))],
 )
 def test_invalid_files_of_a_load_are_refused_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str | None, path: str

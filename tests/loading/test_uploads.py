@@ -17,16 +17,26 @@ from tests.models.fakes import loaded
 
 def test_upload_writes_the_files_and_removes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    upload = Upload("m", [("1/a/b", b"x"), ("c", b""), ("1/../d", b"y")])
+    upload = Upload("m", [("1/a/b", b"x"), ("/c", b""), ("1/../d", b"y"), ("//1/./e", b"z")])
     files = {str(p.relative_to(upload.folder)): p.read_bytes() for p in upload.folder.rglob("*") if p.is_file()}
-    assert files == {"1/a/b": b"x", "c": b"", "d": b"y"}
+    assert files == {"1/a/b": b"x", "c": b"", "d": b"y", "1/e": b"z"}
     assert upload.folder.name == "m"
     upload.remove()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("path", "normal"), [("", "."), (".", "."), ("/a", "/a"), ("..", ".."), ("../a", "../a"), ("a/../../b", "../b")]
+    ("path", "normal"),
+    [
+        ("", "."),
+        (".", "."),
+        ("/", "."),
+        ("a/", "a"),
+        ("..", ".."),
+        ("../a", "../a"),
+        ("/../a", "../a"),
+        ("a/../../b", "../b"),
+    ],
 )
 def test_upload_refuses_a_path_that_leads_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, normal: str

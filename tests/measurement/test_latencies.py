@@ -7,7 +7,7 @@ from math import ceil, inf, isnan
 import pytest
 
 from halimede.engine_port import Histogram
-from halimede.measurement.latencies import WINDOW_NS, Buckets, Quantiles, bucket_of, micros_of
+from halimede.measurement.latencies import WINDOW_NS, Buckets, Quantiles, bucket_of, first_response_buckets, micros_of
 
 SECOND = 1_000_000_000
 US = 1000
@@ -72,3 +72,11 @@ def test_histogram_counts_what_is_at_most_a_bound() -> None:
     for milliseconds in (0.5, 1.0, 1.5, 2.5, 30.0):
         buckets.observe(int(milliseconds * 1_000_000))
     assert buckets.read() == Histogram((1.0, 2.5, inf), (2, 4, 5), 35.5)
+
+
+@pytest.mark.rows("M12")
+def test_first_responses_are_observed_in_whole_milliseconds() -> None:
+    buckets = first_response_buckets((1.0, 2.5))
+    for milliseconds in (0.999, 1.999, 2.501, 3.0):
+        buckets.observe(int(milliseconds * 1_000_000))
+    assert buckets.read() == Histogram((1.0, 2.5, inf), (2, 3, 4), 6.0)

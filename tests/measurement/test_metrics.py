@@ -186,10 +186,21 @@ def test_metrics_of_models_follow_those_of_the_server() -> None:
     own, custom = families([]), custom_metrics()
     custom.family("mine", "of a model", Kind.HISTOGRAM).metric({"a": "b"}, [1.0]).observe(0.5)
     read = with_custom(own, custom.read())
-    assert read[: len(own)] == own
-    (family,) = read[len(own) :]
+    assert read[:-1] == [family for family in own if family.series]
+    family = read[-1]
     assert (family.name, family.help, family.kind) == ("mine", "of a model", "histogram")
     assert family.series == (({"a": "b"}, Histogram((1.0, float("inf")), (1, 1), 0.5)),)
+
+
+@pytest.mark.rows("M24")
+def test_families_without_series_are_left_out() -> None:
+    custom = custom_metrics()
+    empty = custom.family("mine", "of a model", Kind.COUNTER)
+    own = families([ModelMeasures("m", 3, Statistics(Latencies(Recent.begin())), 0, 0.1, 0, cached=True)], ALL)
+    names = {family.name for family in with_custom(own, custom.read())}
+    assert "nv_inference_count" in names
+    assert not names.intersection(("mine", "nv_inference_request_summary_us", "halimede_worker_restarts_total"))
+    del empty
 
 
 @pytest.mark.rows("M23")
@@ -199,7 +210,7 @@ def test_model_may_add_series_to_a_family_of_the_server_but_not_repeat_one() -> 
     family.metric({"mine": "1"}).increment(5)
     family.metric(LABELS).increment(1000)
     read = with_custom(own, custom.read())
-    assert [one.name for one in read] == [one.name for one in own]
+    assert [one.name for one in read] == [one.name for one in own if one.series]
     (shared,) = [one for one in read if one.name == "nv_inference_count"]
     assert shared.series == ((LABELS, 0), ({"mine": "1"}, 5.0))
     assert shared.help.startswith("Number of inferences")

@@ -80,3 +80,16 @@ def test_second_model_takes_the_name_from_the_first_while_it_loads() -> None:
     serve(table, "/a::m")
     table.loading("/b::m", [1], "m")
     assert refusal(lambda: table.find("m", -1))[0] is Invalid
+
+
+def test_ensemble_that_waits_for_its_members_keeps_its_name() -> None:
+    table = NamespacedTable()
+    serve(table, "/a::m")
+    unload(table, "/a::m")
+    table.awaits_members("/a::m", True)
+    waits = "Request for unknown model: '/a::m' has no available versions"
+    assert refusal(lambda: table.find("m", -1)) == (NotFound, waits)
+    (again,) = serve(table, "/a::m")
+    assert table.find("m", -1) is again
+    unload(table, "/a::m")
+    assert refusal(lambda: table.find("m", -1)) == (NotFound, "Identifier of model 'm' is not found in global map")

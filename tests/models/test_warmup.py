@@ -12,7 +12,8 @@ import pytest
 from halimede.backends.api import Batch, Instance, InstancePlace, Placement, Responses
 from halimede.config import InstanceKind, WarmupData, WarmupInput, WarmupSample
 from halimede.errors import Error, Internal, Invalid, Unavailable
-from halimede.models.warmup import MAX_REPEATED_ERRORS, Warming, warm_up
+from halimede.measurement.statistics import Statistics
+from halimede.models.warmup import MAX_REPEATED_ERRORS, Warming, WarmUpRun, count_runs, warm_up
 from halimede.tensors import BYTES, INT32, UNKNOWN_DATATYPE, DataType, Shape, split_bytes
 from tests.models.configs import config_of, spec
 
@@ -89,7 +90,7 @@ def warm(
     decoupled: bool = False,
     passive: int = -1,
     ending: Callable[[], bool] = lambda: False,
-) -> None:
+) -> Sequence[WarmUpRun]:
     config = replace(
         config_of(spec("INPUT0", datatype, [-1]), max_batch_size=max_batch_size),
         warmup=tuple(samples),
@@ -101,6 +102,27 @@ def warm(
     ]
     warming = Warming(config, placement, on_loop, ending)
     warm_up(warming, folder, 1, list(zip(places, instances, strict=True)), 2)
+    return warming.runs
+
+
+@pytest.mark.rows("W2")
+def test_samples_are_counted_like_other_inferences() -> None:
+    runs = warm([a_sample(batch_size=3, count=2)], [Recording(), Recording()])
+    statistics = Statistics()
+    count_runs(runs, statistics)
+    counts = statistics.read("m", 1)
+    assert (counts.inference_count, counts.execution_count) == (12, 4)
+    assert [(batch.batch_size, batch.compute_infer.count) for batch in counts.batches] == [(3, 4)]
+    assert {phase: duration.count for phase, duration in counts.inference.items() if duration.count} == dict.fromkeys(
+        ("success", "queue", "compute_input", "compute_infer", "compute_output"), 12
+    )
+    assert counts.inference["success"].ns >= counts.inference["compute_infer"].ns > 0
+
+
+def test_sample_of_a_model_without_batching_is_one_inference() -> None:
+    statistics = Statistics()
+    count_runs(warm([a_sample()], [Recording()], max_batch_size=0), statistics)
+    assert statistics.read("m", 1).inference_count == 1
 
 
 def test_every_sample_runs_on_every_instance_as_often_as_it_says() -> None:

@@ -68,6 +68,7 @@ def test_malformed_metrics_setting_is_refused(text: str) -> None:
         ("histogram_latencies=1", "has no effect: the value must be 'true' or 'false'."),
         ("summary_quantiles=0.5", ": '0.5' has no effect, it is not of the form <quantile>:<error>."),
         ("summary_quantiles=a:b", ": 'a:b' has no effect, it is not of the form <quantile>:<error>."),
+        ("summary_quantiles=0.5:x", ": '0.5:x' has no effect, it is not of the form <quantile>:<error>."),
         ("summary_quantiles=2:0.1", ": '2:0.1' has no effect, it is not of the form <quantile>:<error>."),
         ("summary_quantiles=nan:0.1", ": 'nan:0.1' has no effect, it is not of the form <quantile>:<error>."),
     ],
@@ -78,6 +79,24 @@ def test_unknown_metrics_setting_warns_and_has_no_effect(text: str, said: str) -
     (warning,) = warnings
     assert warning.startswith(f"'--metrics-config={text}'")
     assert warning.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "quantiles", "read"),
+    [
+        ("0.1:0.0.1,0.7:0.01", (0.1, 0.7), ["'0.1:0.0.1' is read as '0.1:0.0'"]),
+        ("0.5x:0.1y", (0.5,), ["'0.5x:0.1y' is read as '0.5:0.1'"]),
+        ("0.5:0.1:3", (0.5,), ["'0.5:0.1:3' is read as '0.5:0.1'"]),
+        (" 0.5: 1e-1", (0.5,), []),
+        ("0.5:2", (0.5,), []),
+    ],
+)
+def test_quantile_is_read_as_far_as_it_is_a_number(text: str, quantiles: tuple[float, ...], read: list[str]) -> None:
+    """As the real server reads it."""
+    measuring, warnings = parsed(f"--metrics-config=summary_quantiles={text}")
+    assert measuring.quantiles == quantiles
+    assert len(warnings) == len(read)
+    assert all(words in warning for words, warning in zip(read, warnings, strict=True))
 
 
 def test_valid_quantiles_are_taken() -> None:

@@ -3,7 +3,7 @@
 Compares two plain descriptions and knows nothing of ONNX Runtime. Pure, any thread.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -122,6 +122,9 @@ def _check_ragged(config: ModelConfig, spec: TensorSpec, tensor: DescribedTensor
 def _check_shape(config: ModelConfig, spec: TensorSpec, shape: Shape | None, exact: bool) -> None:
     if shape is None:
         return
+    if not shape and not config.max_batch_size:
+        _check_scalar(config, spec)
+        return
     where = f"model '{config.name}', tensor '{spec.name}'"
     if config.max_batch_size > 0 and shape[:1] != (-1,):
         raise Invalid(
@@ -144,3 +147,19 @@ def _check_shape(config: ModelConfig, spec: TensorSpec, shape: Shape | None, exa
         f"{where}: the model expects {len(shape)} dimensions (shape {shape_text(shape)}) but the model configuration "
         f"specifies {len(full)} dimensions {told}"
     )
+
+
+def _check_scalar(config: ModelConfig, spec: TensorSpec) -> None:
+    """A tensor without dimensions is one element, whatever number of dimensions a configuration gives it (BO4)."""
+    if any(size != 1 for size in spec.model_dims):
+        raise Invalid(
+            f"unable to load model '{config.name}', scalar tensor '{spec.name}', should only provide 1 in the model "
+            "configuration when the model doesn't support batching. Model configuration provided: "
+            f"{shape_text(spec.model_dims)}."
+        )
+
+
+def scalars(specs: Sequence[TensorSpec], tensors: Sequence[DescribedTensor]) -> Mapping[str, Shape]:
+    """The tensors of the model without dimensions, with the dims that requests and responses have instead (BO4)."""
+    dims = {spec.name: spec.model_dims for spec in specs}
+    return {tensor.name: dims[tensor.name] for tensor in tensors if tensor.shape == () and dims.get(tensor.name)}

@@ -52,16 +52,20 @@ _LEVELS = {
 }
 """By `optimization.graph.level`; anything else means all optimizations (R75)."""
 
-_SWITCH = {"0": "0", "1": "1", "false": "0", "true": "1"}
+_SWITCH = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+_DIGITS = re.compile(r"\s*([+-]?[0-9]+)")
+_MOST_DIGITS = 20
+_INT32, _SIZE = range(-(2**31), 2**31), range(2**64)
 _CUDA_VALUES: Mapping[str, Mapping[str, str] | None] = MappingProxyType(
     {
         "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
         "gpu_mem_limit": None,
         "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
-        "do_copy_in_default_stream": _SWITCH,
     }
 )
 """Parameters that are options of the CUDA provider, with its words for their values (None: a whole number)."""
+
+_COPY_IN_STREAM = "do_copy_in_default_stream"
 
 _SPINNING: Mapping[str, str] = MappingProxyType(
     {
@@ -120,19 +124,25 @@ class SessionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """String settings with the place they come from, for errors."""
+    """String settings, read as Triton's backends do (BC8), with the place they come from, for the log."""
 
     where: str
     values: Mapping[str, str]
 
-    def number(self, key: str) -> int | None:
-        """A whole number of 0 or more, None if it is not set. Raises Invalid."""
+    def number(self, key: str, allowed: range = _INT32) -> int | None:
+        """A whole number, None if it is not set. Text after its digits does not count. Raises Invalid."""
         value = self.values.get(key)
         if value is None:
             return None
-        if not value.isdecimal():
-            raise Invalid(f"{self.where}: parameter '{key}' must be a number of 0 or more, got '{value}'")
-        return int(value)
+        found = _DIGITS.match(value)
+        if found is None or len(found[1]) > _MOST_DIGITS or int(found[1]) not in allowed:
+            raise self._refusal(key, f"failed to convert '{value}' to integral number")
+        return int(found[1])
+
+    def count(self, key: str) -> int | None:
+        """A number of threads. None if it is not above 0, since only such a number is applied (BO8). Raises Invalid."""
+        number = self.number(key)
+        return number if number is not None and number > 0 else None
 
     def choice(self, key: str, words: Mapping[str, str]) -> str | None:
         """What the table makes of a value, None if it is not set. Raises Invalid."""
@@ -140,12 +150,30 @@ class Settings:
         if value is None:
             return None
         if value not in words:
-            raise Invalid(f"{self.where}: parameter '{key}' must be one of {', '.join(words)}, got '{value}'")
+            raise self._refusal(key, f"unsupported {key} value '{value}' is requested")
         return words[value]
 
     def switch(self, key: str, default: bool) -> bool:
-        word = self.choice(key, _SWITCH)
-        return default if word is None else word == "1"
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if value.lower() not in _SWITCH:
+            raise self._refusal(key, f"failed to convert '{value}' to boolean")
+        return _SWITCH[value.lower()]
+
+    def execution_mode(self) -> bool:
+        """Whether operators run in parallel. Raises Invalid."""
+        mode = self.number("execution_mode") or 0
+        if mode not in (0, 1):
+            text = "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got"
+            raise self._refusal("execution_mode", f"{text} {mode} .")
+        return mode == 1
+
+    def _refusal(self, key: str, text: str) -> Invalid:
+        """Triton's text, which does not name the parameter; the log does."""
+        error = Invalid(text)
+        error.advice = f"{self.where}: correct the parameter '{key}'"
+        return error
 
 
 def plan_session(
@@ -161,11 +189,11 @@ def plan_session(
     global_pool = backend.switch("enable-global-threadpool", False)
     share = cpu_share(instances)
     threads = share.pool  # the instances share the session
-    parallel = model.switch("execution_mode", False)
-    intra = _first(model.number("intra_op_thread_count"), backend.number("intra_op_thread_count"), threads)
+    parallel = model.execution_mode()
+    intra = _first(model.count("intra_op_thread_count"), backend.count("intra_op_thread_count"), threads)
     inter_default = threads if parallel else 1
-    inter = _first(model.number("inter_op_thread_count"), backend.number("inter_op_thread_count"), inter_default)
-    allocator = model.choice(_ALLOCATOR, _SWITCH)
+    inter = _first(model.count("inter_op_thread_count"), backend.count("inter_op_thread_count"), inter_default)
+    allocator = model.values.get(_ALLOCATOR)
     return SessionPlan(
         device=device,
         intra_threads=intra,
@@ -191,9 +219,11 @@ def _first(*numbers: int | None) -> int:
 def _cuda_options(model: Settings, device: int) -> tuple[tuple[str, str], ...]:
     options = {"device_id": str(device)}
     for key, words in _CUDA_VALUES.items():
-        value = model.number(key) if words is None else model.choice(key, words)
+        value = model.number(key, _SIZE) if words is None else model.choice(key, words)
         if value is not None:
             options[key] = str(value)
+    if _COPY_IN_STREAM in model.values:
+        options[_COPY_IN_STREAM] = str(int(model.switch(_COPY_IN_STREAM, True)))
     return tuple(options.items())
 
 
@@ -239,7 +269,7 @@ def run_options(plan: SessionPlan) -> Any:
 def share_threads(backend: Settings) -> None:
     """Makes the process-wide thread pools that `enable-global-threadpool` asks for; they stay as the first engine of
     the process made them, the runtime cannot change them."""
-    intra, inter = backend.number("intra_op_thread_count"), backend.number("inter_op_thread_count")
+    intra, inter = backend.count("intra_op_thread_count"), backend.count("inter_op_thread_count")
     try:
         ort.set_global_thread_pool_sizes(intra or 0, inter or 0)
     except AttributeError as error:

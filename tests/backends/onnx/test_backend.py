@@ -105,6 +105,20 @@ def test_datatype_goes_through_unchanged(bench: Bench, datatype: str, batching: 
         np.testing.assert_array_equal(got, given)
 
 
+@pytest.mark.rows("BO4")
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_tensor_without_dimensions_has_those_of_the_configuration(bench: Bench, datatype: str) -> None:
+    config = model_config([spec("x", datatype, [1])], [spec("y", datatype, [1, 1])])
+    given = samples(datatype, (1,))
+    got = bench.run(onnx_models.identity(datatype, []), config, request({"x": (datatype, given)}, ["y"])).scattered["y"]
+    assert got.shape == (1, 1)
+    if datatype == "BYTES":
+        assert as_bytes(got) == as_bytes(given)
+    else:
+        assert got.dtype == DATATYPES[datatype].numpy
+        np.testing.assert_array_equal(got.reshape(-1), given)
+
+
 @pytest.mark.parametrize("datatype", ["FP32", "BF16", "BYTES"])
 def test_tensor_without_elements(bench: Bench, datatype: str) -> None:
     config = model_config([spec("x", datatype, [-1])], [spec("y", datatype, [-1])], 4)

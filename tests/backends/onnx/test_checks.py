@@ -89,6 +89,21 @@ def test_check_dimensions_without_batching() -> None:
     )
 
 
+@pytest.mark.rows("BO4")
+@pytest.mark.parametrize("dims", [[1], [1, 1]])
+def test_check_scalar_takes_any_number_of_ones(dims: list[int]) -> None:
+    check(model_config([spec("x", "FP32", dims)], [spec("y", "FP32", dims)], 0), described((), ()))
+
+
+@pytest.mark.rows("BO4")
+@pytest.mark.parametrize(("dims", "text"), [([2], "[2]"), ([1, 2], "[1,2]"), ([-1], "[-1]")])
+def test_check_scalar_with_other_dims(dims: list[int], text: str) -> None:
+    assert refusal(described((), ()), [spec("x", "FP32", dims)], max_batch_size=0) == (
+        "unable to load model 'm', scalar tensor 'x', should only provide 1 in the model configuration when the model "
+        f"doesn't support batching. Model configuration provided: {text}."
+    )
+
+
 def test_check_size_fixed_where_the_model_takes_any() -> None:
     check(model_config([X], [Y], 8), described((-1, -1)))
     message = refusal(described((-1, 4), (-1, -1)), [X])

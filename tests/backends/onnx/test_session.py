@@ -73,7 +73,8 @@ def test_threads_of_the_model_win_over_those_of_the_backend() -> None:
     assert plan({"intra_op_thread_count": "5"}, settings).intra_threads == 5
     assert plan({}, settings).intra_threads == 3
     assert plan({}, settings).inter_threads == 4
-    assert plan({"inter_op_thread_count": "0"}, settings).inter_threads == 0
+    assert plan({"inter_op_thread_count": "0"}, settings).inter_threads == 4, "only a number above 0 is applied"
+    assert plan({"intra_op_thread_count": "-2"}).intra_threads == plan().intra_threads
 
 
 def test_plan_from_parameters() -> None:
@@ -114,23 +115,46 @@ def test_plan_for_a_gpu() -> None:
     assert plan({"gpu_mem_limit": "4096"}).cuda == ()
 
 
+@pytest.mark.rows("BC8", "BO8")
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
+        ("intra_op_thread_count", "two", "failed to convert 'two' to integral number"),
+        ("inter_op_thread_count", "", "failed to convert '' to integral number"),
+        ("inter_op_thread_count", "9" * 30, f"failed to convert '{'9' * 30}' to integral number"),
+        ("inter_op_thread_count", "2147483648", "failed to convert '2147483648' to integral number"),
+        ("execution_mode", "true", "failed to convert 'true' to integral number"),
         (
-            "intra_op_thread_count",
-            "two",
-            "m: parameter 'intra_op_thread_count' must be a number of 0 or more, got 'two'",
+            "execution_mode",
+            "2",
+            "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got 2 .",
         ),
-        ("inter_op_thread_count", "-1", "m: parameter 'inter_op_thread_count' must be a number of 0 or more, got '-1'"),
-        ("execution_mode", "2", "m: parameter 'execution_mode' must be one of 0, 1, false, true, got '2'"),
-        ("enable_mem_arena", "yes", "m: parameter 'enable_mem_arena' must be one of 0, 1, false, true, got 'yes'"),
+        ("enable_mem_arena", "yes", "failed to convert 'yes' to boolean"),
+        ("enable_mem_pattern", "", "failed to convert '' to boolean"),
+        ("cudnn_conv_algo_search", "3", "unsupported cudnn_conv_algo_search value '3' is requested"),
+        ("arena_extend_strategy", "x", "unsupported arena_extend_strategy value 'x' is requested"),
+        ("do_copy_in_default_stream", "x", "failed to convert 'x' to boolean"),
+        ("gpu_mem_limit", "-1", "failed to convert '-1' to integral number"),
     ],
 )
 def test_plan_refuses_a_value_that_means_nothing(key: str, value: str, expected: str) -> None:
+    """In Triton's words, which do not name the parameter. The log does."""
     with pytest.raises(Invalid) as caught:
-        plan({key: value})
+        plan({key: value}, device=0)
     assert caught.value.message == expected
+    assert caught.value.advice == f"m: correct the parameter '{key}'"
+
+
+@pytest.mark.rows("BC8")
+def test_values_are_read_as_in_triton() -> None:
+    made = plan({"enable_mem_arena": "OFF", "enable_mem_pattern": "Off", "intra_op_thread_count": " 12abc"})
+    assert (made.arena, made.pattern, made.intra_threads) == (False, False, 12)
+    assert plan({"enable_mem_arena": "On", "execution_mode": "1"}).parallel
+    assert dict(plan({"do_copy_in_default_stream": "TRUE", "gpu_mem_limit": "8589934592"}, device=0).cuda) == {
+        "device_id": "0",
+        "do_copy_in_default_stream": "1",
+        "gpu_mem_limit": "8589934592",
+    }
 
 
 @pytest.mark.parametrize("level", [None, -1, 0, 1, 2])
@@ -357,7 +381,7 @@ def test_global_thread_pool_serves_every_engine_of_a_process(tmp_path: Path) -> 
 def test_backend_setting_that_means_nothing() -> None:
     loop = asyncio.new_event_loop()
     try:
-        with pytest.raises(Invalid, match="backend config of 'onnxruntime': parameter 'enable-global-threadpool'"):
+        with pytest.raises(Invalid, match="failed to convert 'maybe' to boolean"):
             OnnxRuntimeBackend(context(loop, {"enable-global-threadpool": "maybe"}))
     finally:
         loop.close()
