@@ -1,8 +1,8 @@
 """Runs the warm-up samples of a configuration on every instance before its version serves (W1 to W4).
 
 Runs on a load thread, which waits for each sample. An instance with a thread of its own, or on the event loop, executes
-where it always does. Any other executes on a thread that ends with the warm-up. Responses are dropped, and the scheduling
-policy sees no sample. `WarmUpRun` is what statistics count.
+where it always does. Any other executes on a thread that ends with the warm-up. Responses are dropped, and the
+scheduling policy sees no sample. `WarmUpRun` is what statistics count.
 """
 
 import logging
