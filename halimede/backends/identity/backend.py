@@ -6,9 +6,18 @@ load threads, `execute` on an instance's thread or the event loop.
 
 from collections.abc import Mapping
 
-from halimede.backends.api import BaseBackend, BaseInstance, BaseModel, Batch, InstancePlace, ModelFolder, Responses
+from halimede.backends.api import (
+    BaseBackend,
+    BaseInstance,
+    BaseModel,
+    Batch,
+    Fault,
+    InstancePlace,
+    ModelFolder,
+    Responses,
+)
 from halimede.backends.identity import TRAITS
-from halimede.config.model_config import ModelConfig
+from halimede.config.model_config import Incomplete, ModelConfig
 from halimede.tensors import Tensor
 
 
@@ -55,6 +64,13 @@ class IdentityBackend(BaseBackend):
     """Opens identity models. Needs no file, and cannot complete a configuration."""
 
     traits = TRAITS
+
+    def runs_code(self, asked: Incomplete) -> bool:
+        return False
+
+    def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
+        """None: a model has no files, and `halimede check` knows the configuration."""
+        return []
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> IdentityModel:
         return IdentityModel(config)
