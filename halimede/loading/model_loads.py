@@ -330,6 +330,13 @@ class ModelLoads:
         """Connects opened versions to what only the event loop may use: an ensemble to its members, instances to the
         rate limiter. A version for which that fails is closed, and its error takes its place in the outcome."""
         versions, is_ensemble = outcome.result.versions, plan.inspection.ensemble is not None
+        for number, change in outcome.resized.items():
+            slots = plan.kept[number].loaded.limiter_slots
+            if slots is not None:
+                try:
+                    slots.add(change.slots)
+                except Invalid as error:
+                    versions[number] = error
         for opened in outcome.result.opened:
             version = opened
             try:
@@ -417,6 +424,10 @@ class ModelLoads:
             return
         for version in outcome.result.opened:
             self._closing.close_unpublished(version)
+        for number, change in outcome.resized.items():
+            slots = plan.kept[number].loaded.limiter_slots
+            if slots is not None:
+                slots.discard(change.slots)
         if outcome.resized:
             await self.threads.close(outcome.undo)
 

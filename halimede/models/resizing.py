@@ -18,6 +18,7 @@ from halimede.models.loader import (
     LoadResult,
     close_all,
     create_warm_instances,
+    demand,
     draft_of,
     find_backend,
     load,
@@ -26,6 +27,7 @@ from halimede.models.loader import (
 )
 from halimede.models.repository import Fingerprint, FoundModel, fingerprint
 from halimede.models.warmup import WarmUpRun
+from halimede.scheduling.rate_limiter import Slot
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,8 @@ class Resized:
     removed: Sequence[int]
     warmed: Sequence[WarmUpRun] = ()
     """The samples that the created instances ran (W2)."""
+    slots: Mapping[int, Slot] = field(default_factory=dict)
+    """The slots of the created instances at the rate limiter, if there is one. The event loop registers them."""
 
     def undo(self) -> None:
         """Closes the instances that were created. May block."""
@@ -174,14 +178,16 @@ def _resize(
         place.index: (place, instance, signature)
         for place, instance, (_, signature) in zip(wanted, created, missing, strict=True)
     }
-    return Resized(config, added, left, warmed)
+    slots = {
+        place.index: Slot(demand(*signature), instance)
+        for place, instance, signature in added.values()
+        if loaded.limiter_slots is not None and not place.passive
+    }
+    return Resized(config, added, left, warmed, slots)
 
 
 def _is_resizable(now: InstancesNow, config: ModelConfig, added: Sequence[InstancePlace]) -> bool:
     """Whether all that was decided when the version was opened would be decided again."""
-    # The rate limiter knows the instances; its slots are made with the version.
-    if now.loaded.limiter_slots is not None:
-        return False
     # A version without an instance that takes requests has another policy: it refuses them.
     if any(all(group.passive for group in each.instance_groups) for each in (config, now.config)):
         return False

@@ -276,7 +276,8 @@ class LimiterSlots:
 
     def __init__(self, limiter: RateLimiter, slots: Mapping[int, Slot]) -> None:
         self._limiter = limiter
-        self._slots = slots
+        self._slots = dict(slots)
+        self._granted: Callable[[], None] = lambda: None
         self._asked: dict[int, Slot] = {}
         self._running: dict[int, Slot] = {}
 
@@ -285,8 +286,38 @@ class LimiterSlots:
         have (S103)."""
         self._limiter.register(tuple(self._slots.values()))
 
+    def add(self, slots: Mapping[int, Slot]) -> None:
+        """Adds the slots of further instances, all or none. Raises Invalid like `register`."""
+        self._limiter.register(tuple(slots.values()))
+        self._slots.update(slots)
+        self.watch(self._granted)
+
+    def remove(self, index: int) -> None:
+        """The instance runs no batch any more; does nothing if it has no slot."""
+        self._asked.pop(index, None)
+        self._running.pop(index, None)
+        slot = self._slots.pop(index, None)
+        if slot is not None:
+            self._limiter.unregister((slot,))
+
+    def discard(self, slots: Mapping[int, Slot]) -> None:
+        """Takes back `add`, even if it failed."""
+        for index, slot in slots.items():
+            if self._slots.get(index) is slot:
+                self.remove(index)
+
+    def removing(self, left: Callable[[int], None]) -> Callable[[int], None]:
+        """Calls `remove` and then `left`, for an instance that is idle."""
+
+        def gone(index: int) -> None:
+            self.remove(index)
+            left(index)
+
+        return gone
+
     def watch(self, granted: Callable[[], None]) -> None:
         """Has `granted` called when an instance that waited may run."""
+        self._granted = granted
         for slot in self._slots.values():
             slot.granted = granted
 

@@ -287,6 +287,8 @@ class Runner:
         passive, and what its thread must call first. `left` is called with each removed index when it is idle."""
         for index, (passive, prepare) in added.items():
             self._instances.add(index, passive, prepare)
+        if self._limiter is not None:
+            left = self._limiter.removing(left)
         if self._stateful_policy is not None:
             # In a later turn: the policy may call this while it forms the batch with the instance's last request.
             def remove(index: int) -> None:

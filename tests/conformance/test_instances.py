@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -252,3 +253,93 @@ def ask_config(server: Server, model: str) -> object:
     with urllib.request.urlopen(f"http://127.0.0.1:{server.http}/v2/models/{model}/config", timeout=PATIENCE) as answer:
         groups: object = json.load(answer)["instance_group"]
         return groups
+
+
+_COUNTS = """
+import os
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        folder = os.path.dirname(os.path.dirname(args["model_repository"]))
+        self.log = os.path.join(folder, os.environ["WHO"] + "_" + args["model_name"])
+        self.note("+")
+
+    def note(self, word):
+        with open(self.log, "a") as log:
+            print(word, file=log)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.get_input_tensor_by_name(r, "X")]) for r in requests]
+
+    def finalize(self):
+        self.note("-")
+"""
+SCHEDULERS = {
+    "alone": "",
+    "dynamic": "dynamic_batching: {},",
+    "direct": "sequence_batching: { direct: {} },",
+    "oldest": "sequence_batching: { oldest: { max_candidate_sequences: 4 } },",
+}
+_NEEDS = "rate_limiter: { resources: { name: 'R', count: 1 } }"
+CHANGES = (
+    "{ count: 3 }",
+    "{ count: 2 }",
+    "{ count: 4 }",
+    "{ count: 1 }",
+    "{ count: 1 }",
+    "[{ count: 1 }, { name: 'z', count: 2 }]",
+    "{ name: 'q', count: 3 }",
+    "[{ count: 2 }, { count: 1, passive: true }]",
+    f"{{ count: 2, {_NEEDS} }}",
+    f"{{ count: 3, {_NEEDS} }}",
+    "{ count: 1 }",
+)
+
+
+def _changed(model: str, groups: str) -> str:
+    tensor = "{ name: 'X', data_type: 'TYPE_INT32', dims: -1 }"
+    kinds = groups.replace("{ count", "{ kind: 'KIND_CPU', count").replace(
+        "{ name: 'z'", "{ kind: 'KIND_CPU', name: 'z'"
+    )
+    kinds = kinds.replace("{ name: 'q'", "{ kind: 'KIND_CPU', name: 'q'")
+    return (
+        f"{{ backend: 'python', max_batch_size: 4, input: {tensor}, output: {tensor}, {SCHEDULERS[model]} "
+        f"instance_group: {kinds} }}"
+    )
+
+
+def _instances_made(server: Server, model: str, log: Path) -> tuple[list[int], int]:
+    """How many instances each change creates, and how many were finalised at the end. The first loads do not count: the
+    real server takes the bytecode that it writes for a change of the model."""
+    made: list[int] = []
+    for groups in ("{ count: 1 }", "{ count: 1 }", *CHANGES):
+        before = log.read_text().count("+") if log.exists() else 0
+        answer = ask(server, f"repository/models/{model}/load", {"parameters": {"config": _changed(model, groups)}})
+        assert answer == (200, "")
+        made.append(log.read_text().count("+") - before)
+    assert ask(server, f"repository/models/{model}/unload")[0] == 200
+    until(lambda: log.read_text().count("-") == log.read_text().count("+"))
+    return made[2:], log.read_text().count("-")
+
+
+@pytest.mark.rows("R13")
+@pytest.mark.parametrize("flags", [(), ("--rate-limit=execution_count", "--rate-limit-resource=R:9")])
+def test_changed_groups_create_only_the_difference(oracle: None, flags: tuple[str, ...], tmp_path: Path) -> None:
+    for model in SCHEDULERS:
+        (tmp_path / "models" / model / "1").mkdir(parents=True)
+        (tmp_path / "models" / model / "1" / "model.py").write_text(_COUNTS)
+    told = ("--model-control-mode=explicit", *flags)
+    ours_as, real_as = {"WHO": "ours"}, {"WHO": "real"}
+    with (
+        pair_of(tmp_path / "models", tmp_path, *told, environment=ours_as, real_environment=real_as) as both,
+        ThreadPoolExecutor(2 * len(SCHEDULERS)) as threads,
+    ):
+        ours, real = (
+            {m: threads.submit(_instances_made, server, m, tmp_path / f"{who}_{m}") for m in SCHEDULERS}
+            for who, server in (("ours", both.ours), ("real", both.real))
+        )
+        for model in SCHEDULERS:
+            made, ended = ours[model].result()
+            assert made == real[model].result()[0] == [2, 0, 2, 0, 0, 2, 0, 1, 2, 1, 1], model
+            assert ended == 1 + sum(made)

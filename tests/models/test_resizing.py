@@ -7,13 +7,14 @@ import pytest
 
 from halimede.backends.api import InstancePlace, Placement
 from halimede.config.model_config import InstanceKind
-from halimede.errors import Internal
+from halimede.errors import Internal, Invalid
 from halimede.models.loader import LoadedVersion, LoadOptions, load
 from halimede.models.repository import FoundModel, fingerprint
 from halimede.models.resizing import LoadOutcome, Vacant, load_or_resize
 from halimede.models.version import ModelVersion
 from halimede.requests import InferRequest
 from halimede.scheduling.execution import Execution
+from halimede.scheduling.rate_limiter import RateLimiter
 from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import ManualLoop, RecordingObserver, RecordingReply
 from tests.models.fakes import FakeBackend, OneBackend, Returning, repository
@@ -28,16 +29,28 @@ output { name: "x" data_type: TYPE_INT32 dims: [ 1 ] }
 class Rig:
     """A version of a model with these groups, and its reloads."""
 
-    def __init__(self, root: Path, groups: str, backend: FakeBackend | None = None, inline: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        groups: str,
+        backend: FakeBackend | None = None,
+        inline: bool = False,
+        limits: dict[tuple[str, int], int] | None = None,
+    ) -> None:
+        self.loop = ManualLoop()
+        limiter = None if limits is None else RateLimiter(limits, self.loop.call_soon)
+        self.options = LoadOptions(limiter=limiter)
         repository(root, {"m": CONFIG + groups})
         self.folder = root / "m"
         self.found = FoundModel("m", self.folder)
         self.backend = backend or FakeBackend()
-        opened = load(self.found, (1,), OneBackend(self.backend), LoadOptions()).versions[1]
+        opened = load(self.found, (1,), OneBackend(self.backend), self.options).versions[1]
         assert isinstance(opened, LoadedVersion), opened
         opened.model.inline_safe = inline  # type: ignore[misc]  # a fake's
         opened.model.placement = Placement.LOOP  # type: ignore[misc]  # a fake's
-        self.loop = ManualLoop()
+        self.slots = opened.limiter_slots
+        if self.slots is not None:
+            self.slots.register()
         self.version = ModelVersion(opened, self.loop, RecordingObserver(), lambda inference: None)
         self.backend.log.clear()
         self.gone: list[str] = []
@@ -45,13 +58,15 @@ class Rig:
     def reload(self, groups: str) -> LoadOutcome:
         (self.folder / "config.pbtxt").write_text(CONFIG + groups)
         kept = {1: self.version.instances_now()}
-        return load_or_resize(self.found, (1,), kept, OneBackend(self.backend), LoadOptions())
+        return load_or_resize(self.found, (1,), kept, OneBackend(self.backend), self.options)
 
     def resize(self, groups: str) -> list[str]:
         """Resizes the version. Returns the calls of the backend."""
         self.backend.log.clear()
         reloaded = self.reload(groups)
         assert reloaded.result.versions == {}
+        if self.slots is not None:
+            self.slots.add(reloaded.resized[1].slots)
         self.version.resize(reloaded.resized[1], lambda instance: self.gone.append(instance.place.name))  # type: ignore[attr-defined]  # a fake's
         return list(self.backend.log)
 
@@ -101,6 +116,27 @@ def test_surplus_instances_are_removed(tmp_path: Path) -> None:
     assert [isinstance(each, Vacant) for each in rig.version.instances] == [False, True, True]
     assert rig.resize(group(2, "g")) == ["create g_1"]
     assert (rig.names, len(rig.version.instances)) == (["m_0_0", "g_1"], 3)
+    assert rig.infer().response.model_version == 1
+
+
+@pytest.mark.rows("R13", "S100")
+def test_instances_with_resources_are_added_and_removed(tmp_path: Path) -> None:
+    needs = 'rate_limiter { resources { name: "R" count: 1 } }'
+    rig = Rig(tmp_path, group(1, more=needs), limits={("R", -1): 2})
+    assert rig.resize(group(3, more=needs)) == ["create m_0_1", "create m_0_2"]
+    replies = [rig.infer() for _ in range(3)]
+    rig.loop.turn()
+    assert [reply.response.model_version for reply in replies] == [1, 1, 1]
+    assert rig.resize(group(1, more=needs)) == []
+    assert rig.gone == ["m_0_1", "m_0_2"]
+    assert rig.infer().response.model_version == 1
+    assert rig.resize(group(1, more='rate_limiter { resources { name: "R" count: 2 } }')) == ["create m_0_0"]
+    assert rig.infer().response.model_version == 1
+    outcome = rig.reload(group(2, more='rate_limiter { resources { name: "R" count: 3 } }'))
+    assert rig.slots is not None
+    with pytest.raises(Invalid, match="is limited to 2"):
+        rig.slots.add(outcome.resized[1].slots)
+    rig.slots.discard(outcome.resized[1].slots)
     assert rig.infer().response.model_version == 1
 
 

@@ -14,6 +14,7 @@ from halimede.scheduling.rate_limiter import (
     INITIAL_RUNS,
     MAX_RUNS_AHEAD,
     Demand,
+    LimiterSlots,
     RateLimiter,
     Resource,
     Slot,
@@ -126,6 +127,30 @@ def test_refused_instances_leave_nothing_behind() -> None:
     with pytest.raises(Invalid):
         floor.limiter.register([Slot(Demand({R: 2})), Slot(Demand({R: 3}))])
     assert floor.run(floor.slot({R: 2}))
+
+
+def test_slots_of_a_version_come_and_go() -> None:
+    floor = Floor({("R", EVERYWHERE): 2})
+    granted: list[None] = []
+    slots = LimiterSlots(floor.limiter, {0: Slot(Demand({R: 1}))})
+    slots.register()
+    slots.watch(lambda: granted.append(None))
+    with pytest.raises(Invalid):
+        slots.add({1: Slot(Demand({R: 1})), 2: Slot(Demand({R: 3}))})
+    slots.add({1: Slot(Demand({R: 2}))})
+    assert slots.ask(0)
+    slots.started(0)
+    assert not slots.ask(1), "it waits for the other"
+    left: list[int] = []
+    slots.removing(left.append)(0)
+    floor.turn()
+    assert (left, len(granted)) == ([0], 1), "what the removed one held is free"
+    assert slots.ask(1)
+    added = {0: Slot(Demand({R: 1}))}
+    slots.add(added)
+    slots.discard(added)
+    slots.remove(7)
+    assert slots.by_turn([1]) == [1]
 
 
 def test_removed_instance_takes_its_demand_with_it() -> None:
