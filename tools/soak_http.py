@@ -240,7 +240,9 @@ class HttpUser:
         data = self.draw.choice(GARBAGE)
         await connection.send(data)
         connection.writer.write_eof()
-        check(await connection.ended(), data, "an answer")
+        answer = await connection.answer()
+        check(answer.status == 400 and answer.error != "", data, answer)
+        check(await connection.ended(), data, "more than the refusal")
         await connection.close()
 
     async def _facts(self) -> None:

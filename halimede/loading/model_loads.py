@@ -227,6 +227,9 @@ class ModelLoads:
         accepts: Accepts | None = None,
         outcome: LoadOutcome | None = None,
     ) -> bool:
+        if isinstance(inspection.versions, Error):
+            self._refuse_model(found, inspection.versions, no_usable_version=True)
+            return False
         try:
             await self.load_inspected(found, inspection, accepts=accepts, outcome=outcome)
         except Error:
@@ -245,7 +248,6 @@ class ModelLoads:
         else:
             log.error("model '%s': unexpected error during its inspection", found.name, exc_info=error)
             reason = "Internal: the model could not be loaded"
-        self._models.loading(found.key, (), found.name)  # the model may be unknown, and its name is not its key then
         self._models.refuse(found.key, None, reason, no_usable_version)
 
     # A load, step by step.
@@ -268,7 +270,6 @@ class ModelLoads:
         Raises Error with the reasons.
         """
         if isinstance(inspection.versions, Error):
-            self._refuse_model(found, inspection.versions, no_usable_version=True)
             raise inspection.versions
         if inspection.ensemble is not None:
             await self._prepare_ensemble(found, inspection.ensemble)

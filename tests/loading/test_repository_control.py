@@ -156,23 +156,6 @@ def test_start_in_explicit_mode_fails_for_a_name_that_is_not_there(
     run(scenario)
 
 
-@pytest.mark.rows("R3")
-def test_load_without_a_version_keeps_its_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with running(explicit(tmp_path, "n")) as engine:
-            (tmp_path / "m" / "1").rmdir()
-            text = "at least one version must be available under the version policy of model 'm'"
-            assert refusal(await control(engine, LoadModel("m"))) == (Invalid, f"load failed for model 'm': {text}\n")
-            assert await states(engine) == {("m", None): f"Invalid argument: {text}", ("n", 1): "READY"}
-            assert await ask(engine, ServerReady()) is False, "as after the start"
-            assert f"failed to load 'm': {text}" in caplog.text
-            (tmp_path / "m" / "1").mkdir()
-            assert await control(engine, LoadModel("m")) is None
-            assert await states(engine) == {("m", 1): "READY", ("n", 1): "READY"}
-
-    run(scenario)
-
-
 @pytest.mark.parametrize("query", [LoadModel("m"), UnloadModel("m"), LoadModel("")])
 def test_control_is_refused_without_explicit_mode(tmp_path: Path, query: LoadModel | UnloadModel) -> None:
     async def scenario() -> None:
