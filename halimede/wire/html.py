@@ -56,12 +56,13 @@ a:hover { text-decoration: underline; }
 .links { display: flex; flex-wrap: wrap; gap: .35rem 1.25rem; margin: 1.25rem 0 0; padding: 0; list-style: none; }
 code, pre { font: .875em/1.5 ui-monospace, "SFMono-Regular", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 code { overflow-wrap: anywhere; }
-pre { margin: 0; padding: .75rem 1rem; overflow-x: auto; background: var(--paper); border: 1px solid var(--line);
-  border-radius: 6px; }
+pre code { font-size: 1em; }
+pre { margin: 0; padding: .75rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere;
+  background: var(--paper); border: 1px solid var(--line); border-radius: 6px; }
 .wide { overflow-x: auto; }
 table { width: 100%; border-collapse: collapse; font-size: .9375rem; }
 th, td { padding: .4rem .75rem .4rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
-td { overflow-wrap: anywhere; }
+td { overflow-wrap: break-word; }
 th { font-size: .8rem; font-weight: 600; color: var(--dim); white-space: nowrap; }
 tr:last-child > td { border-bottom: 0; }
 td table { margin-top: .35rem; }
@@ -72,6 +73,10 @@ details { margin: .5rem 0; background: var(--raised); border: 1px solid var(--li
 summary { display: flex; flex-wrap: wrap; align-items: baseline; gap: .15rem .75rem; padding: .5rem .9rem;
   cursor: pointer; list-style: none; }
 summary::-webkit-details-marker { display: none; }
+summary::before { content: "\\25b8"; color: var(--dim); }
+details[open] > summary::before { content: "\\25be"; }
+summary code { flex: 1 0 auto; max-width: 100%; }
+@media (max-width: 40rem) { summary code { flex: 1 1 12rem; } }
 details[open] > summary { border-bottom: 1px solid var(--line); }
 details > div { padding: .25rem .9rem 1rem; }
 .method { flex: 0 0 2.75rem; font-weight: 700; font-size: .8rem; color: var(--get); }

@@ -31,10 +31,14 @@ def _page(document: bytes) -> bytes:
     read = json.loads(document)
     groups = _groups(read)
     schemas: Mapping[str, Schema] = read["components"]["schemas"]
-    links = [(f"#{_anchor(tag)}", tag) for tag in groups]
-    links = [*links, ("#schemas", "schemas"), ("/v2/openapi.json", "openapi.json"), ("/", "start page")]
+    links = [(f"#{_anchor(tag)}", tag.capitalize()) for tag in groups]
+    links = [*links, ("#schemas", "Schemas"), ("/v2/openapi.json", "openapi.json"), ("/", "Start page")]
     sections = (
-        element("section", element("h2", tag, id=_anchor(tag)), *(_operation(*each, schemas) for each in operations))
+        element(
+            "section",
+            element("h2", tag.capitalize(), id=_anchor(tag)),
+            *(_operation(*each, schemas) for each in operations),
+        )
         for tag, operations in groups.items()
     )
     return page(
@@ -43,7 +47,7 @@ def _page(document: bytes) -> bytes:
         element("p", f"Version {read['info']['version']}. OpenAPI {read['openapi']}.", class_="dim"),
         element("ul", *(element("li", element("a", text, href=to)) for to, text in links), class_="links"),
         *sections,
-        element("h2", "schemas", id="schemas"),
+        element("h2", "Schemas", id="schemas"),
         *(_schema(name, schema) for name, schema in schemas.items()),
     )
 

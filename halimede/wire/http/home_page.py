@@ -59,7 +59,7 @@ def _models(models: Sequence[IndexEntry] | None) -> Iterator[Html]:
     if not models:
         yield element("p", "The repositories have no models.", class_="dim")
         return
-    yield table(("Model", "Version", "State", ""), map(_row, models[:MAX_ROWS]))
+    yield table(("Model", "Version", "State", "Reason"), map(_row, models[:MAX_ROWS]))
     if len(models) > MAX_ROWS:
         yield element("p", f"The first {MAX_ROWS} of {len(models)} rows.", class_="dim")
 

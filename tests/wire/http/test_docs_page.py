@@ -34,7 +34,7 @@ def example(page: bytes) -> list[str]:
 
 def test_operation_is_shown_with_parameters_and_responses() -> None:
     page = Reader(docs_page(document({}), "h:1").decode())
-    for text in ("GET/v2/{model}What it does", "modelpath, requiredstringIts name", "200noneDone", "a tag", HOSTILE):
+    for text in ("GET/v2/{model}What it does", "modelpath, requiredstringIts name", "200noneDone", "A tag", HOSTILE):
         assert text in page.text
     assert not {"img", "script"} & set(page.elements)
 
