@@ -274,7 +274,8 @@ def _python(request: _Request, clients: Clients) -> str:
     arguments = f"'{request.config.name}', [{', '.join(_VARIABLES[: len(request.inputs)])}]{_sequence(request)}"
     if decoupled:
         show = "lambda result, error: print(error or result.get_response())"
-        asking = f"c = {client}; c.start_stream({show}); c.async_stream_infer({arguments}); c.stop_stream()"
+        calls = f"client.start_stream({show}); client.async_stream_infer({arguments}); client.stop_stream()"
+        asking = f"client = {client}; {calls}"
     else:
         asking = f"print({client}.infer({arguments}).get_response())"
     statements = f"import numpy, tritonclient.{library} as triton; {'; '.join(_made(request))}; {asking}"

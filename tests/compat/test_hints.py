@@ -99,7 +99,9 @@ KINDS = {
     "sequence": model(ONE, more=SEQUENCE),
     "sequence with texts as ids": model(ONE, more=BATCHES + TEXT_IDS),
     "decoupled": model(ONE, more=DECOUPLED),
-    "decoupled batches": model(tensor("TEXT", "STRING", "[ 2 ]"), more=BATCHES + DECOUPLED),
+    "decoupled batches": model(
+        "".join(tensor(name, "STRING", "[ 2 ]") for name in ("TEXT", "MORE", "END")), more=BATCHES + DECOUPLED
+    ),
     "ensemble": ensemble,
 }
 
