@@ -19,14 +19,14 @@ from itertools import islice
 
 from halimede import FORM, __version__
 from halimede.backends.registry import packages
-from halimede.cli.hints import hints
+from halimede.cli.hints import Clients, hints
 from halimede.cli.logging import Log, install, log_table
 from halimede.cli.tables import agent_table, backend_table, model_table, options_table
 from halimede.engine.answers import EXTENSIONS
 from halimede.engine.engine import Engine
 from halimede.engine_port import EnginePort
 from halimede.errors import Error
-from halimede.front.access import Access
+from halimede.front.access import Access, Category
 from halimede.front.delaying_port import DelayingPort
 from halimede.front.grpc.service import GrpcService
 from halimede.front.http.service import HttpService
@@ -110,6 +110,8 @@ class Server:
         self._port_of = port_of
         self._closers: list[Callable[[float], Awaitable[None]]] = []
         self._http = ""
+        self._grpc = ""
+        self._metrics = ""
         self.left_behind = False
         """Whether threads of models or loads still ran when `run` returned."""
 
@@ -218,14 +220,16 @@ class Server:
                 engine.tracing,
                 options.metrics.allowed or options.measuring.on_http,
                 scrapes if options.measuring.on_http else None,
+                lambda: self._metrics,
             )
             # The rest of the time is for the models.
             drain_secs = min(options.http_drain_secs, options.exit_timeout_secs / 2)
             self._http = await self._listen(options.http, front.handle, _say_waiting, drain_secs)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:
-            metrics = await self._listen(options.metrics, MetricsService(scrapes).handle, lambda left, count: None)
-            log.info("Started Metrics Service at %s", metrics)
+            service = MetricsService(scrapes)
+            self._metrics = await self._listen(options.metrics, service.handle, lambda left, count: None)
+            log.info("Started Metrics Service at %s", self._metrics)
 
     async def _open_grpc(self, port: EnginePort, traces: Sampler) -> None:
         endpoint = self._options.grpc
@@ -235,7 +239,8 @@ class Server:
         service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access, traces)
         server = GrpcServer(service.rpcs, transport_options(self._options))
         bound = await server.start(endpoint.address, endpoint.port)
-        log.info("Started GRPCInferenceService at %s", place(endpoint.address, bound))
+        self._grpc = place(endpoint.address, bound)
+        log.info("Started GRPCInferenceService at %s", self._grpc)
 
         async def close(timeout: float) -> None:
             # `stop` waits for streams, and an idle one would stay open until the deadline.
@@ -265,15 +270,21 @@ class Server:
 
     def _say_hints(self, engine: Engine) -> None:
         """Lines for curl, and for Python if it has tritonclient, that get an answer from one of the models."""
-        # The hints are for the HTTP port.
-        if not self._http:
-            return
+        options = self._options
         configs = [
             version.config
             for record in islice(engine.models, MAX_HINT_MODELS)
             for version in engine.models.ready_versions(record.name)[-1:]
         ]
-        lines = hints(configs, self._http, _interpreter())
+        restricted = Category.INFERENCE.value
+        clients = Clients(
+            # The key is a secret, which does not belong in the log.
+            http="" if restricted in options.http_restricted else self._http,
+            grpc="" if restricted in options.grpc_restricted or options.grpc_options.tls else self._grpc,
+            python=_interpreter(),
+            libraries=_client_libraries(),
+        )
+        lines = hints(configs, clients)
         if lines:
             log_table(log, "\n".join(["", *lines, ""]), "Try it:")
 
@@ -352,12 +363,15 @@ def _limit(milliseconds: int) -> float | None:
 
 
 def _interpreter() -> str:
-    """How to call this Python from the present folder; empty if it does not have tritonclient's HTTP client."""
-    # A plain install has no client. `tritonclient` without its extra `http` lacks geventhttpclient.
-    if find_spec("tritonclient") is None or find_spec("geventhttpclient") is None:
-        return ""
+    """How to call this Python from the present folder."""
     path = os.path.relpath(sys.executable)
     return sys.executable if path.startswith("..") else path
+
+
+def _client_libraries() -> frozenset[str]:
+    """The parts of tritonclient that this Python has. A plain install has none, and each part needs a library."""
+    needs = {"http": "geventhttpclient", "grpc": "grpc"} if find_spec("tritonclient") is not None else {}
+    return frozenset(part for part, library in needs.items() if find_spec(library) is not None)
 
 
 def _agents(models: ModelTable) -> list[str]:
