@@ -51,7 +51,9 @@ def completed(words: Sequence[str], folder: Path) -> list[str]:
         (["check", "models", "--st"], ["--strict"]),
         (["init", "m"], ["model.onnx", "models"]),
         (["model", "run", "--js"], ["--json"]),
+        (["model", "run", "--seq"], ["--sequence", "--sequence-id"]),
         (["completion", ""], sorted(SHELLS)),
+        (["help", "che"], ["check"]),
     ],
 )
 def test_bash_completes(words: Sequence[str], offered: Sequence[str], tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_script_has_every_flag(shell: str) -> None:
 
 
 def test_every_small_command_is_a_subcommand() -> None:
-    assert {name.partition(" ")[0] for name in SMALL} | {"serve"} == set(COMMANDS)
+    assert {name.partition(" ")[0] for name in SMALL} | {"serve", "help"} == set(COMMANDS)
 
 
 def test_script_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
