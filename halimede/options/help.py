@@ -8,11 +8,9 @@ WIDTH = 80
 _INDENT = 34
 
 
-def usage(program: str = "halimede serve", width: int = WIDTH) -> str:
+def usage(program: str = "halimede serve --model-repository=DIRECTORY", width: int = WIDTH) -> str:
     """The help, with lines of at most `width` characters, as long as no single word is longer (C1)."""
-    head = (
-        f"Usage: {program} --model-repository=DIRECTORY [options]\n\nFlags are written --flag=value or --flag value.\n"
-    )
+    head = f"Usage: {program} [options]\n\nFlags are written --flag=value or --flag value.\n"
     return head + "".join(_section(title, flags, width) for title, flags in _sections().items() if flags)
 
 

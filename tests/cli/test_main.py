@@ -177,7 +177,13 @@ def test_module_runs_as_the_command() -> None:
 def test_tritonserver_prints_its_usage_as_triton_does(flag: str) -> None:
     run = subprocess.run([*TRITONSERVER, flag], capture_output=True, text=True, timeout=60, check=False)
     assert (run.returncode, run.stdout) == (1, "")
-    assert run.stderr.startswith("Usage: tritonserver ")
+    assert run.stderr.startswith("Usage: tritonserver [options]\n")
+    messages = {
+        "--help": "",
+        "--bogus": "\nunrecognized option '--bogus'\n",
+        "--http-port=x": '\nBad option: "--http-port".\nInvalid option value. Got x\n',
+    }
+    assert run.stderr.endswith(messages[flag])
 
 
 def test_interrupt_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from halimede.cli.logging import console_of_process
 from halimede.cli.progress import StatusLine, progress_text
 from halimede.cli.terminal import has_colours, painted
 from halimede.models.lifecycle import ModelTable
@@ -95,6 +96,15 @@ def test_progress_counts_models_that_are_loaded_or_failed() -> None:
     models.refuse("b", 1, "no file")
     models.loading("c", [1])
     assert progress_text(models, 12.4) == "[############------------] 2 of 4 models loaded, 12 s"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_log_has_colours_and_progress_only_on_a_terminal(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TERM", raising=False)
+    err = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", err)
+    console = console_of_process()
+    assert (console.terminal, console.colours) == ((err, True) if is_terminal else (None, False))
 
 
 # ---- a whole process on a terminal

@@ -46,7 +46,7 @@ def test_wheel_has_the_hot_modules_compiled_and_their_sources(tmp_path: Path) ->
 
     assert said("import halimede; print(halimede.FORM)", "only") == "compiled"
     for command in ("halimede", "tritonserver"):
-        words = [tmp_path / "venv" / "bin" / command, "--version"]
+        words = [str(tmp_path / "venv" / "bin" / command), "--version"]
         printed = subprocess.run(words, env=plain, check=True, timeout=ANSWER_SECONDS, capture_output=True, text=True)
         assert printed.stdout.startswith("halimede ")
     form = "import halimede.engine.engine as e; print(e.__file__.rpartition('.')[2])"

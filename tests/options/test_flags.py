@@ -87,7 +87,7 @@ def test_usage_begins_with_what_is_used_most() -> None:
     ]
     assert text.startswith("Usage: halimede serve --model-repository=DIRECTORY [options]\n")
     assert text.partition("Used most:\n")[2].startswith("  --model-repository <string>     Directory of a model rep")
-    assert usage("tritonserver").startswith("Usage: tritonserver ")
+    assert usage("tritonserver").startswith("Usage: tritonserver [options]\n")
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
