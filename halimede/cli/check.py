@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import sys
 
@@ -14,10 +15,13 @@ from halimede.checking.check import Checked, check, load
 from halimede.checking.report import document, passes, text_of
 from halimede.cli.arguments import Check
 from halimede.cli.model_run import own_output
+from halimede.cli.terminal import has_colours, painted, say_error
 from halimede.errors import Error
 from halimede.platform.gpus import visible_gpus
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
+
+_SEVERITY = re.compile(r"^(\S.*?: )(error|warning|note)(?=: )", re.MULTILINE)
 
 
 def run(order: Check) -> int:
@@ -32,19 +36,24 @@ def run(order: Check) -> int:
             try:
                 finished = runner.run(_load(checked, order))
             except asyncio.CancelledError:
-                print("error: interrupted", file=sys.stderr)
+                say_error("interrupted")
                 finished = False
-    told = json.dumps(document(checked, order.strict), indent=1) if order.json else text_of(checked)
+    told = json.dumps(document(checked, order.strict), indent=1) if order.json else _text(checked, has_colours(out))
     try:
         print(told, file=out, flush=True)
     except OSError as error:  # a full disk, or a closed pipe
-        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        say_error(f"the output cannot be written: {error.strerror}")
         os._exit(1)
     if not finished:
         # At its normal end the interpreter waits for threads, and one of a model or a runtime may never end.
         sys.stderr.flush()
         os._exit(1)
     return 0 if passes(checked, order.strict) else 1
+
+
+def _text(checked: Checked, colours: bool) -> str:
+    """The report, with the severity of each problem (`file:line: severity: text`) in its colour."""
+    return _SEVERITY.sub(lambda found: found[1] + painted(found[2], found[2], colours), text_of(checked))
 
 
 async def _load(checked: Checked, order: Check) -> bool:
@@ -56,6 +65,6 @@ async def _load(checked: Checked, order: Check) -> bool:
     try:
         await load(checked, order.server)
     except Error as error:
-        print(f"error: {error}", file=sys.stderr)
+        say_error(str(error))
         return False
     return True

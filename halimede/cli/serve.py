@@ -20,8 +20,10 @@ from itertools import islice
 from halimede import FORM, __version__
 from halimede.backends.registry import packages
 from halimede.cli.hints import Clients, hints
-from halimede.cli.logging import Log, install, log_table
+from halimede.cli.logging import Log, console_of_process, install, log_table
+from halimede.cli.progress import progress_text
 from halimede.cli.tables import agent_table, backend_table, model_table, options_table
+from halimede.cli.terminal import say_error
 from halimede.engine.answers import EXTENSIONS
 from halimede.engine.engine import Engine
 from halimede.engine_port import EnginePort
@@ -58,6 +60,11 @@ LOADING_THRESHOLD = 20_000
 MAX_HINT_MODELS = 100
 """Models among which the one for the hints of the start is chosen."""
 
+PROGRESS_DELAY = 1.0
+"""Seconds of loading after which its progress is shown."""
+PROGRESS_SECONDS = 0.5
+"""Seconds between two looks at the progress."""
+
 LAST_SECONDS = 2.0
 """Seconds that libraries have to clean up at the end of the process."""
 
@@ -75,10 +82,10 @@ def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine)
     """
     share_memory()  # a setting of the process that must precede its second thread, which is the log's
     try:
-        logs = install(options.log, sys.stdout, sys.stderr)
+        logs = install(options.log, console_of_process())
         logs.attach(*packages())
     except Error as error:
-        print(f"error: {error}", file=sys.stderr)
+        say_error(str(error))
         return 1
     sys.setswitchinterval(SWITCH_INTERVAL)
     allow_many_files()
@@ -123,7 +130,7 @@ class Server:
         try:
             engine = Engine(self._options, loop, self._logs.configure)
         except Error as error:
-            self._logs.say(f"error: creating server: {error.word} - {error}")
+            self._logs.say_error(f"creating server: {error.word} - {error}")
             return 1
         offload = OffloadPool(loop)
         try:
@@ -146,7 +153,7 @@ class Server:
         except Error as error:
             log.error("%s", error)
             if options.exit_on_error:
-                self._logs.say(f"error: creating server: {error.word} - {error}")
+                self._logs.say_error(f"creating server: {error.word} - {error}")
             else:
                 log.error("no model is loaded, and the server never becomes ready; correct --cache-config and restart")
             # As Triton: the ports open all the same, without any model (CS5).
@@ -159,8 +166,11 @@ class Server:
     async def _loaded(self, engine: Engine, ended: asyncio.Event) -> bool:
         options, timeout = self._options, self._options.exit_timeout_secs
         loading, interrupted = asyncio.ensure_future(engine.start()), asyncio.ensure_future(ended.wait())
+        showing = asyncio.ensure_future(self._show_progress(engine.models))
         await asyncio.wait({loading, interrupted}, return_when=asyncio.FIRST_COMPLETED)
         interrupted.cancel()
+        showing.cancel()
+        self._logs.show("")
         # The signal came first.
         if not loading.done():
             log.info("A signal ended the start while models were loading; waiting up to %d s for them.", timeout)
@@ -173,16 +183,25 @@ class Server:
         except Error as error:
             log.error("%s", error)
             if options.exit_on_error:
-                self._logs.say(f"error: creating server: Internal - {error}")
+                self._logs.say_error(f"creating server: Internal - {error}")
                 return False
             loaded = True
         log_table(log, agent_table(_agents(engine.models)))
         log_table(log, backend_table(engine.backends, options))
         log_table(log, model_table(_rows(engine.models)))
         if not loaded and options.exit_on_error:
-            self._logs.say("error: creating server: Internal - failed to load all models")
+            self._logs.say_error("creating server: Internal - failed to load all models")
             return False
         return True
+
+    async def _show_progress(self, models: ModelTable) -> None:
+        """Shows on a terminal how many models are loaded, once that takes longer than a reader waits without a sign."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await asyncio.sleep(PROGRESS_DELAY)
+        while self._logs.status.exists:
+            self._logs.show(progress_text(models, loop.time() - began))
+            await asyncio.sleep(PROGRESS_SECONDS)
 
     async def _open(self, engine: Engine, offload: OffloadPool, loop: asyncio.AbstractEventLoop) -> bool:
         """Opens the ports after the models are loaded (C61). Returns whether all of them opened."""
@@ -194,7 +213,7 @@ class Server:
         try:
             await self._open_ports(engine, offload, loop)
         except Error as error:
-            self._logs.say(f"error: {error}")
+            self._logs.say_error(str(error))
             return False
         self._say_hints(engine)
         return True
