@@ -10,8 +10,6 @@ import os
 import stat
 from pathlib import Path
 
-import numpy as np
-
 FOLDER = Path("/dev/shm")
 """Where Linux keeps POSIX segments. A system without it has none that can be opened here."""
 
@@ -88,7 +86,7 @@ class SharedBytes:
 
     def read(self, start: int, stop: int) -> memoryview:
         """A copy of the bytes, read-only. Raises OSError if the segment has become too short."""
-        copied = np.empty(stop - start, np.uint8).data
+        copied = memoryview(bytearray(stop - start))
         self._read_into(copied, start)
         return copied.toreadonly()
 
