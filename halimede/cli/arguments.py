@@ -184,6 +184,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         "repoagent-directory",
         "model-config-name",
         "disable-auto-complete-config",
+        "gpu-fallback",
         "model-namespacing",
         "log-verbose",
     )
@@ -269,6 +270,7 @@ def add_model_run(parser: argparse.ArgumentParser) -> None:
         "repoagent-directory",
         "model-config-name",
         "disable-auto-complete-config",
+        "gpu-fallback",
         "log-verbose",
     )
 

@@ -148,6 +148,7 @@ class ModelLoads:
             host_policies=options.host_policies,
             digests=REDIS in options.cache_config,
             gpus=gpus,
+            gpu_fallback=options.gpu_fallback,
             on_loop=loop.call_soon_threadsafe,
             ending=lambda: self.ending,
             limiter=limiter,

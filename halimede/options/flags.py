@@ -315,7 +315,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             repeatable=True,
         ),
     ),
-    # C52 to C58.
+    # C52 to C58; gpu-fallback is ours.
     "Memory/Device Management": (
         Flag("pinned-memory-pool-byte-size", INTEGER64, "268435456", "Pinned memory in bytes.", INERT, _NO_POOL),
         Flag(
@@ -339,6 +339,11 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Where instances of a host policy run: cpu-cores=<low>-<high>[,...] or numa-node=<node>. An instance group "
             "that names no policy has cpu, gpu_<id> or model.",
             repeatable=True,
+        ),
+        Flag(
+            "gpu-fallback", choice("invalid argument for --gpu-fallback", "none", "cpu", any_case=False), "none",
+            "If an instance group names GPUs that are not there, or that its backend cannot use: refuse the model "
+            "(none), or run the group on the CPU, with a warning (cpu).",
         ),
         Flag(
             # Refused and not ignored: an operator who sets a limit relies on it.

@@ -384,6 +384,7 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         backend_config=_backend_config(given),
         backend_directory=_backend_directory(given),
         repoagent_directory=given.last("repoagent-directory", str),
+        gpu_fallback=given.last("gpu-fallback", str) == "cpu",
         cache_config=_cache_config(given, environment),
         cache_directory=given.last("cache-directory", str),
         rate_limit=given.last("rate-limit", str) == "execution_count",

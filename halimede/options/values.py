@@ -149,6 +149,8 @@ class ServerOptions:
     instance needs."""
     host_policies: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     """Policy name to setting to value (C57)."""
+    gpu_fallback: bool = False
+    """Whether instance groups for GPUs that are not there run on the CPU. Triton does not have this flag."""
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     """Name of a response cache to setting to value (C47, C49, K8); empty: no cache."""
     cache_directory: str = "/opt/tritonserver/caches"

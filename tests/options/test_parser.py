@@ -523,3 +523,13 @@ def test_options_of_model_control_are_read() -> None:
     assert options.warnings == ()
     options = read("--repository-poll-secs=-1", "--settle-secs=-1")
     assert (options.repository_poll_secs, options.settle_secs, options.model_namespacing) == (0, 0.0, False)
+
+
+def test_gpu_fallback_is_off_unless_it_names_the_cpu() -> None:
+    assert [parse(words, {}).gpu_fallback for words in ([], ["--gpu-fallback=none"], ["--gpu-fallback=cpu"])] == [
+        False,
+        False,
+        True,
+    ]
+    with pytest.raises(Invalid, match=r"invalid argument for --gpu-fallback\nUse none or cpu.$"):
+        parse(["--gpu-fallback=gpu"], {})
