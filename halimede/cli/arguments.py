@@ -21,6 +21,7 @@ MIN_INTERVAL = 0.1
 """Seconds."""
 FORMATS = ("text", "mermaid", "svg", "json")
 SHELLS = ("bash", "zsh", "fish")
+_ENVIRONMENT_FLAGS = ("python-environments", "python-environment-directory", "python-environment-timeout-secs")
 
 
 class Order:
@@ -185,6 +186,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         "model-config-name",
         "disable-auto-complete-config",
         "gpu-fallback",
+        *_ENVIRONMENT_FLAGS,
         "model-namespacing",
         "log-verbose",
     )
@@ -271,6 +273,7 @@ def add_model_run(parser: argparse.ArgumentParser) -> None:
         "model-config-name",
         "disable-auto-complete-config",
         "gpu-fallback",
+        *_ENVIRONMENT_FLAGS,
         "log-verbose",
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
@@ -91,6 +92,8 @@ class LoadOptions:
     """Runs a callback on the event loop, soon."""
     ending: Callable[[], bool] = lambda: False
     """Whether the server ends, so that nobody waits for a load any more."""
+    unwanted: Callable[[str], bool] = lambda name: False
+    """Whether an unload waits for the load of a model. Called on load threads."""
     agents: Agents = field(default_factory=Agents)
     digests: bool = False
     """Whether versions need a digest of their contents, because they share a response cache with other servers."""
@@ -347,7 +350,8 @@ def find_backend(
 ) -> tuple[ModelFolder, Backend]:
     """The folder of a version whose configuration was read, and the backend that serves it (R41 to R43, R83). Raises
     Error."""
-    folder = ModelFolder(found.folder, version_folder(found.folder, number), number)
+    unwanted = partial(options.unwanted, found.name)
+    folder = ModelFolder(found.folder, version_folder(found.folder, number), number, unwanted=unwanted)
     runtime = find_runtime(draft.name, draft.backend, draft.runtime, folder, options.backend_directory, backends)
     # A Python-based backend: the Python backend runs the backend's own file with the files of the model (R83).
     if runtime.code is not None:

@@ -273,7 +273,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             repeatable=True,
         ),
     ),
-    # C44, C45.
+    # C44, C45; those of Python environments are ours.
     "Backend": (
         Flag(
             "backend-directory", TEXT, "/opt/tritonserver/backends",
@@ -283,6 +283,18 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "backend-config", BACKEND_SETTING, None,
             "A setting of one backend, or of all (such as default-max-batch-size).", repeatable=True,
         ),
+        Flag(
+            "python-environments", choice("invalid argument for --python-environments", "given", "build"), "given",
+            "What EXECUTION_ENV_PATH of a model may name: a folder or an archive (given), or a list of packages too, a "
+            "requirements.txt or pyproject.toml, which is then built with uv or pip. An installer may run code of the "
+            "packages (build).",
+        ),
+        Flag(
+            "python-environment-directory", TEXT, None,
+            "Directory of environments that were built; $XDG_CACHE_HOME/halimede/environments or "
+            "~/.cache/halimede/environments if not given.",
+        ),
+        Flag("python-environment-timeout-secs", INTEGER, "1800", "Seconds that the build of an environment may take."),
     ),
     "Repository Agent": (
         Flag(

@@ -533,3 +533,14 @@ def test_gpu_fallback_is_off_unless_it_names_the_cpu() -> None:
     ]
     with pytest.raises(Invalid, match=r"invalid argument for --gpu-fallback\nUse none or cpu.$"):
         parse(["--gpu-fallback=gpu"], {})
+
+
+def test_environments_are_built_only_if_asked_for() -> None:
+    assert not parse([], {}).build_environments
+    words = ["--python-environments=build", "--python-environment-directory=/c", "--python-environment-timeout-secs=60"]
+    options = parse(words, {})
+    assert (options.build_environments, options.environment_directory, options.environment_limit_secs) == (
+        True,
+        "/c",
+        60,
+    )
