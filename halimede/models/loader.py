@@ -55,7 +55,8 @@ MAX_PARALLEL_INSTANCES = 8
 DEFAULT_MAX_BATCH_SIZE = 4
 """The completed `max_batch_size` of a model that can batch, if neither configuration nor flags set one (R72, C45)."""
 
-_OF_GPUS = re.compile("cuda|nvidia|gpu", re.IGNORECASE)
+_OF_GPUS = re.compile(r"(?<![/\w-])(cuda|nvidia|gpus?\b)", re.IGNORECASE)
+"""What frameworks say without a GPU. Parts of paths do not count."""
 _ON_THE_CPU = (
     "--gpu-fallback=cpu placed it on the CPU, but its own code seems to ask for a GPU; a Python model finds "
     "'CPU' in args['model_instance_kind']"

@@ -540,7 +540,8 @@ def test_model_falls_back_to_the_cpu_before_it_is_described(tmp_path: Path, capl
     [
         ("AssertionError: Torch not compiled with CUDA enabled", True, True),
         ("Found no NVIDIA driver on your system", True, True),
-        ("no such file", True, False),
+        ("RuntimeError: cudaErrorNoDevice", True, True),
+        ("no such file '/models/gpu/cuda-model/1/weights'", True, False),
         ("AssertionError: Torch not compiled with CUDA enabled", False, False),
     ],
 )

@@ -25,10 +25,11 @@ _UNREACHABLE = re.compile(
     r"|ConnectTimeout|dns error|error sending request|Max retries exceeded",
     re.IGNORECASE,
 )
+_NO_VERSION = "(from versions: none)"
 _NOISE = re.compile(
     r"\[notice\]|WARNING: (Retrying|You are using pip|There was an error checking)|Looking in (indexes|links)"
     r"|Collecting |Requirement already|Using cached|Downloading |Preparing |Installing build|Getting requirements"
-    r"|note: |hint: "
+    r"|ERROR: Ignored the following|note: |hint: "
 )
 _SIGN_OF_UV = "\u00d7"
 """uv begins an error with a multiplication sign."""
@@ -85,9 +86,13 @@ def reason_in(output: bytes) -> str:
     errors = [i for i, line in enumerate(lines) if line.lower().startswith(("error", _SIGN_OF_UV))]
     # What follows the first error explains it. With too many lines, the last ones do.
     kept = lines[errors[0] if errors else 0 :][-MOST_LINES:]
-    text = "; ".join(kept)[-MOST_CHARACTERS:]
-    if _UNREACHABLE.search(output.decode("utf-8", "replace")):
+    text = "; ".join(kept)[-MOST_CHARACTERS:] or "it said nothing"
+    whole = output.decode("utf-8", "replace")
+    if _UNREACHABLE.search(whole):
         return f"the package index cannot be reached: {text}"
+    # Without retries pip does not mention that it reached nothing.
+    if _NO_VERSION in whole:
+        return f"there is no such package, or no index was reached: {text}"
     return text
 
 

@@ -50,7 +50,8 @@ def choose(requires: str, variables: Mapping[str, str], run: Run, own: str = sys
         if fits(requires, python.version) and python.version >= OLDEST:
             return python
         seen.append(".".join(map(str, python.version)))
-    raise BadList(f"it asks for Python {requires}, and there is none on PATH; there is {', '.join(seen) or 'no other'}")
+    others = ", ".join(dict.fromkeys(seen)) or "no other"
+    raise BadList(f"it asks for Python {requires}, and there is none on PATH; there is {others}")
 
 
 def _candidates(requires: str, variables: Mapping[str, str], own: str) -> Iterator[str]:

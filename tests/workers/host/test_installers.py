@@ -44,12 +44,14 @@ def test_reason_begins_at_the_first_error_of_pip() -> None:
     output = b"""Looking in links: ./wheels
 Collecting idna (from -r requirements.txt (line 1))
   Downloading idna-3.1.whl (58 kB)
+ERROR: Ignored the following versions that require a different python version: 1.21.2 Requires-Python >=3.7,<3.11
 ERROR: Could not find a version that satisfies the requirement nothing==9 (from versions: none)
 ERROR: No matching distribution found for nothing==9
 
 [notice] A new release of pip is available: 23.2.1 -> 25.0
 """
     assert reason_in(output) == (
+        "there is no such package, or no index was reached: "
         "ERROR: Could not find a version that satisfies the requirement nothing==9 (from versions: none); "
         "ERROR: No matching distribution found for nothing==9"
     )
@@ -75,3 +77,7 @@ def test_reason_of_many_lines_is_short() -> None:
     told = reason_in(output)
     assert len(told) == MOST_CHARACTERS
     assert "line 199 of the compiler" in told
+
+
+def test_output_without_a_word_is_said() -> None:
+    assert reason_in(b"\n---\n") == "it said nothing"

@@ -81,7 +81,8 @@ def test_newest_other_python_that_fits_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("requires", [">=3.14", "<3.9"])
 def test_no_python_that_fits_is_said(tmp_path: Path, requires: str) -> None:
-    machine = Interpreters(tmp_path, {"own": "3.11.7", "python3.13": "3.13.0", "python3.8": "3.8.0"})
+    versions = {"own": "3.11.7", "python3.13": "3.13.0", "python3.11": "3.11.7", "python3.8": "3.8.0"}
+    machine = Interpreters(tmp_path, versions)
     with pytest.raises(BadList) as caught:
         machine.chosen(requires)
     assert str(caught.value) == f"it asks for Python {requires}, and there is none on PATH; there is 3.11.7, 3.13.0"
