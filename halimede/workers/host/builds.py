@@ -101,7 +101,8 @@ class Builds:
         except BadList as error:
             raise Internal(f"The list of packages '{file}' cannot be used: {error}") from error
         except OSError as error:
-            raise Internal(f"The Python environment of '{file}' cannot be built: {error}") from error
+            where = f"in '{self._directory}' (--python-environment-directory)"
+            raise Internal(f"The Python environment of '{file}' cannot be built {where}: {error}") from error
 
     def close(self) -> None:
         """Waits until the builds have removed what they made. Their programs were killed."""

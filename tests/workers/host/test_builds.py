@@ -328,6 +328,6 @@ def test_directory_that_cannot_be_made_is_said(player: Player, tmp_path: Path) -
     (tmp_path / "file").touch()
     told = refusal(made_by(player, tmp_path / "file" / "cache"), write(tmp_path))
     assert told == (
-        f"The Python environment of '{tmp_path}/requirements.txt' cannot be built: "
-        f"[Errno 20] Not a directory: '{tmp_path}/file/cache'"
+        f"The Python environment of '{tmp_path}/requirements.txt' cannot be built in '{tmp_path}/file/cache' "
+        f"(--python-environment-directory): [Errno 20] Not a directory: '{tmp_path}/file/cache'"
     )
