@@ -89,7 +89,7 @@ _TABLE: tuple[tuple[str, _Advice], ...] = (
     (r"contains leading zeros", "rename it, without the zeros"),
     (r"fails to convert to integral number", "a number as its name, if it is a version"),
     (r"is specified for model .* version directory is not present", "make the directory, or remove the number"),
-    (r"has kind KIND_GPU but no GPUs are available", "kind: KIND_CPU, or KIND_AUTO for GPUs if there are any"),
+    (r"has kind KIND_GPU but no GPUs are available", "kind: KIND_CPU or KIND_AUTO, or serve with --gpu-fallback=cpu"),
     (r"specifies invalid or unsupported gpu id", "the ids of GPUs of this machine, or kind: KIND_AUTO and no gpus"),
     (r"has kind (KIND_\w+) but specifies one or more GPUs", "kind: KIND_GPU, or no gpus"),
     (r"unexpected inference \w+ '[^']*', allowed \w+s are: (.*)", lambda m: f"one of these names: {m[1]}"),

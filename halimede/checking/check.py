@@ -62,6 +62,7 @@ def check(repositories: Sequence[str], options: ServerOptions, gpus: tuple[int, 
         config_name=options.model_config_name,
         settings=options.backend_settings,
         gpus=gpus,
+        gpu_fallback=options.gpu_fallback,
         backend_directory=Path(options.backend_directory),
         agents=Agents(Path(options.repoagent_directory), options.model_config_name),
     )

@@ -234,6 +234,8 @@ def _completed(
     # Each call may fail: a child process imports the runtime, which may be missing there.
     try:
         gpus = backend.usable_gpus(options.gpus)
+        for change in draft.fall_back_to_cpu(gpus) if options.gpu_fallback else ():
+            model.add("instance-group", change, model.place, Severity.WARNING)
         if options.auto_complete and draft.needs_description and not model.is_hidden and not _runs_code(draft, backend):
             complete(draft, backend, folder, options)
     except Error as error:
