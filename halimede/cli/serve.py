@@ -206,7 +206,7 @@ class Server:
                 "The ports are open on all addresses of this machine; --http-address and --grpc-address restrict them"
             )
         if options.grpc.allowed:
-            await self._open_grpc(port, engine.tracing)
+            await self._open_grpc(port, engine.tracing, offload)
         if options.http.allowed:
             access = _access(options.http_restricted, options.http_forward_pattern)
             front = HttpService(
@@ -227,12 +227,12 @@ class Server:
             metrics = await self._listen(options.metrics, MetricsService(scrapes).handle, lambda left, count: None)
             log.info("Started Metrics Service at %s", metrics)
 
-    async def _open_grpc(self, port: EnginePort, traces: Sampler) -> None:
+    async def _open_grpc(self, port: EnginePort, traces: Sampler, offload: OffloadPool) -> None:
         endpoint = self._options.grpc
         access = _access(self._options.grpc_restricted, self._options.grpc_forward_pattern)
         if self._options.grpc_response_delay_secs:
             port = DelayingPort(port, self._options.grpc_response_delay_secs, asyncio.get_running_loop().call_later)
-        service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access, traces)
+        service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access, traces, offload)
         server = GrpcServer(service.rpcs, transport_options(self._options))
         bound = await server.start(endpoint.address, endpoint.port)
         log.info("Started GRPCInferenceService at %s", place(endpoint.address, bound))

@@ -29,7 +29,6 @@ from halimede.front.http.handling import (
     PLAIN,
     POST,
     HttpExchange,
-    Offload,
     Route,
     RouteHandler,
     ask,
@@ -37,6 +36,7 @@ from halimede.front.http.handling import (
     with_body_read,
 )
 from halimede.front.http.openapi import describe
+from halimede.front.offload import Offload
 from halimede.wire.http import admin as bodies
 from halimede.wire.http import metadata as wire
 from halimede.wire.http.infer import parse_version
