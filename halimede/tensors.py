@@ -173,11 +173,11 @@ class HostMemory:
 class Framing(NamedTuple):
     """What a walk through the lengths of framed strings has found.
 
-    `count` strings are whole. `left` bytes follow them: 0 if all is well, less than 4 if a length is incomplete. Else
+    `whole` strings are whole. `left` bytes follow them: 0 if all is well, less than 4 if a length is incomplete. Else
     `length` is the length of a string that is not whole.
     """
 
-    count: int
+    whole: int
     left: int
     length: int
 

@@ -34,6 +34,7 @@ from halimede.front.metrics import MetricsScrapes, MetricsService
 from halimede.models.lifecycle import ModelTable
 from halimede.options import Endpoint, ServerOptions, search_of
 from halimede.platform.limits import allow_many_files
+from halimede.platform.loop_watch import LoopWatch
 from halimede.platform.loops import new_event_loop
 from halimede.platform.memory import share_memory
 from halimede.platform.offload import OffloadPool
@@ -124,6 +125,7 @@ class Server:
             self._logs.say(f"error: creating server: {error.word} - {error}")
             return 1
         offload = OffloadPool(loop)
+        watch = LoopWatch(loop.call_soon_threadsafe)
         try:
             if not await self._load(engine, ended):
                 self.left_behind |= not await engine.stop(self._options.exit_timeout_secs)
@@ -131,9 +133,11 @@ class Server:
             if not await self._open(engine, offload, loop):
                 await self._stop(engine)
                 return 1
+            watch.start()
             await ended.wait()
             return 0 if await self._stop(engine) else 1
         finally:
+            watch.stop()
             offload.close(wait=not self.left_behind)
 
     async def _load(self, engine: Engine, ended: asyncio.Event) -> bool:

@@ -353,7 +353,7 @@ def bytes_problem(tensor: Tensor, expected: int, model: str) -> Error | None:
     memory = tensor.memory
     if isinstance(memory, FramedMemory):
         framing = memory.framing
-        if framing.count == expected and not framing.left:
+        if framing.whole == expected and not framing.left:
             return None
         return _bytes_complaint(tensor, framing, expected, model)
     view = memory.host()

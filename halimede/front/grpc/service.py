@@ -26,6 +26,7 @@ from halimede.wire.grpc.infer import (
     InferDecoder,
     InferEncoder,
     InferMessage,
+    TakesLong,
     parse_large,
     stream_empty_final,
     stream_failure,
@@ -87,8 +88,9 @@ class GrpcService:
         try:
             if self.draining:
                 raise Unavailable(DRAINING)
-            incoming = self.decoder.parse(message)
-            if incoming is None:
+            try:
+                incoming = self.decoder.parse(message)
+            except TakesLong:
                 return _LargeInfer(self, message, call, started).cancel
             return self._start(incoming, call, started)
         except Error as error:
@@ -277,14 +279,13 @@ class InferStream:
             return
         try:
             incoming = self._service.decoder.parse(message)
-        except Error as error:
-            self._unparsed(error)
-            return
-        if incoming is None:
+        except TakesLong:
             # No further message is delivered before this one, so the order stays.
             self._parsing = True
             self._hold_if_full()
             self._service.offload(partial(parse_large, message), partial(self._parsed, len(message)))
+        except Error as error:
+            self._unparsed(error)
         else:
             self._take(incoming, len(message))
 

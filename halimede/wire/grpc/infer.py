@@ -174,6 +174,10 @@ class InferMessage:
         return version_of(self.head.model_version) if known is None else known
 
 
+class TakesLong(Exception):
+    """The message is for `parse_large`, on another thread than the event loop."""
+
+
 class InferDecoder:
     """Turns ModelInferRequest messages into InferRequests. It takes two steps, because Triton checks the model between
     them."""
@@ -182,7 +186,7 @@ class InferDecoder:
     """Size of a head, or of parameters, that are remembered."""
     MAX_HEADS: ClassVar[int] = 256
     """Number of heads, of parameters and of layouts that are remembered."""
-    MAX_UNUSUAL_BYTES: ClassVar[int] = 1 << 15
+    MAX_UNUSUAL_BYTES: ClassVar[int] = 1 << 12
     """Size of a message with unusual fields that `parse` takes."""
 
     def __init__(self) -> None:
@@ -191,9 +195,9 @@ class InferDecoder:
         self._settings: dict[bytes, RememberedParameters] = {}
         self._remembered = 0
 
-    def parse(self, message: Buffer) -> InferMessage | None:
-        """Parses the top level of a message. The result has views of `message`. Returns None for a message that needs
-        `parse_large`. Raises Internal if it is malformed, and Invalid if it is beyond a limit."""
+    def parse(self, message: Buffer) -> InferMessage:
+        """Parses the top level of a message. The result has views of `message`. Raises TakesLong if the message is for
+        `parse_large`, Internal if it is malformed, and Invalid if it is beyond a limit."""
         layout = self._layouts.get(len(message))
         if layout is None or (known := layout.known.get(layout.key(message))) is None:
             return self._read(message)
@@ -201,7 +205,7 @@ class InferDecoder:
         raws = [view[raw] for raw in layout.raws]
         return InferMessage(_text(view[layout.id]) if layout.id else "", known[0], raws, known[1])
 
-    def _read(self, message: Buffer) -> InferMessage | None:
+    def _read(self, message: Buffer) -> InferMessage:
         view = memoryview(message)
         try:
             scan = scan_message(view)
@@ -209,7 +213,9 @@ class InferDecoder:
             _unreadable()
         # A large message, or an unusual one. Nothing is remembered of it.
         if scan is None:
-            return parse_large(message) if len(message) <= self.MAX_UNUSUAL_BYTES else None
+            if len(message) > self.MAX_UNUSUAL_BYTES:
+                raise TakesLong
+            return parse_large(message)
         if scan.id:
             refuse_long_id(scan.id.stop - scan.id.start)
         text = scan.parameters
@@ -225,7 +231,7 @@ class InferDecoder:
         elif values is None and not head.many_strings:
             self._lay_out(message, scan, (head, settings))
         if head.many_strings:
-            return None
+            raise TakesLong
         return InferMessage(request_id, head, raws, settings, values, text)
 
     def request(self, incoming: InferMessage, version: int) -> InferRequest:

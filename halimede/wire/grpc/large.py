@@ -26,6 +26,8 @@ _PARTS_PER_TURN: Final = 1 << 13
 """Lengths and strings that are joined without a break."""
 
 _INPUTS, _OUTPUTS, _PARAMETERS, _RAW = 0x2A, 0x32, 0x22, 0x3A
+_HEAD: Final = frozenset((0x0A, 0x12, 0x1A, _PARAMETERS, _OUTPUTS))
+"""The tags of the other fields: model, version, id, and those above."""
 _INPUT_PARAMETERS, _INPUT_CONTENTS, _OUTPUT_PARAMETERS = 0x22, 0x2A, 0x12
 _PARAMETER_VALUE = 0x12
 _NO_CONTENTS: Final = b"\x2a\x00"
@@ -159,7 +161,8 @@ class LargeMessage:
                 self.raws.append(self._view[start:stop])
             elif tag == _INPUTS:
                 self._read_input(start, stop)
-            else:
+            # Unknown fields are left out, as protobuf does.
+            elif tag in _HEAD:
                 if tag == _PARAMETERS:
                     self._count_parameter(start, stop)
                 elif tag == _OUTPUTS:

@@ -144,7 +144,7 @@ def pack_data(name: str, datatype: DataType, shape: Shape, data: Any, limit: int
     if kind is not None:
         return _pack_numbers(kind, datatype, count, slices)
     if datatype is BYTES:
-        return _pack_strings(name, slices, limit)
+        return _pack_strings(name, count, slices, limit)
     if datatype is FP16 or datatype is BF16:
         raise Invalid(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}"
@@ -238,9 +238,9 @@ def _walk(kind: _Kind, count: int, data: list[Any]) -> list[Any]:
     return found
 
 
-def _pack_strings(name: str, slices: Iterable[list[Any]], limit: int) -> bytes:
+def _pack_strings(name: str, count: int, slices: Iterable[list[Any]], limit: int) -> bytes:
     parts: list[bytes] = []
-    size = 0
+    size = found = 0
     for data in slices:
         elements = _flat(data)
         if not set(map(type, elements)) <= {str}:
@@ -249,9 +249,13 @@ def _pack_strings(name: str, slices: Iterable[list[Any]], limit: int) -> bytes:
                 raise Internal("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
         packed = join_bytes([json.encode(element) for element in elements])
         size += len(packed)
+        found += len(elements)
         # Beyond the limit only the size matters, which the error tells.
         if size <= limit:
             parts.append(packed)
+        # The core refuses a wrong number. One more than the shape says is enough for that.
+        if found > count:
+            break
     _check_size(name, size, limit)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

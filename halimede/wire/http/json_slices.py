@@ -8,6 +8,8 @@ slice by slice, and other threads run in between. Knows no requests. Pure. Any t
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import partial
+from operator import add
 from secrets import token_hex
 from time import sleep
 from typing import Any, Final
@@ -75,11 +77,10 @@ class JsonArray:
         at, opened = self._start, 0
         for cut, depth in (*self._cuts, (self._end, 0)):
             # The arrays that are open at a cut are closed there, and opened again behind it.
-            piece = b"%b%b%b" % (b"[" * opened, self._text[at:cut], b"]" * depth)
+            piece = b"".join((b"[" * opened, self._text[at:cut], b"]" * depth))
             if at != self._start or depth:
                 self._check_ends(at, cut, opened > 0, depth > 0)
-            base = at - opened
-            yield json.read(piece, lambda offset, base=base: offset + base)
+            yield json.read(piece, partial(add, at - opened))
             sleep(0)
             at, opened = cut + 1, depth
 
@@ -136,7 +137,8 @@ def outline(text: Buffer, depth: int, max_bytes: int | None = None) -> JsonOutli
         return JsonOutline(text, {}, [])
     found = _Scan(text, depth).arrays()
     # Nobody outside knows the word, so no string of the document is equal.
-    word, arrays = token_hex(8), {}
+    word = token_hex(8)
+    arrays: dict[str, JsonArray] = {}
     parts: list[Buffer] = []
     places: list[tuple[int, int]] = []
     at = length = 0
@@ -220,7 +222,8 @@ class _Scan:
         self._backslashes = (len(block) - 1 - int(last[-1]) + (carried if last[-1] < 0 else 0)) & 1
         before = np.where(at > 0, last[at - 1], -1)
         run = at - 1 - before + np.where(before < 0, carried, 0)
-        return at[(run & 1 == 0) | (block[at] != _QUOTE)]
+        kept: Positions = at[(run & 1 == 0) | (block[at] != _QUOTE)]
+        return kept
 
     def _follow(self, places: Positions, kinds: npt.NDArray[np.uint8]) -> None:
         changes = _DEPTH[kinds]

@@ -10,7 +10,7 @@ from halimede.errors import Error, Internal, Invalid
 from halimede.requests import MAX_REQUEST_ID_BYTES, InferRequest
 from halimede.tensors import MAX_DIMS, STRINGS_PER_TURN, FramedMemory, Framing
 from halimede.wire.grpc import large
-from halimede.wire.grpc.infer import InferDecoder, parse_large
+from halimede.wire.grpc.infer import InferDecoder, TakesLong, parse_large
 from halimede.wire.grpc.scan import MAX_FIELDS, MAX_HEAD_BYTES, MAX_SCANNED_FIELDS
 from tests.wire.grpc.test_infer import message, tensor
 
@@ -34,9 +34,7 @@ def parsed_large(data: bytes) -> InferRequest:
 
 def parsed(data: bytes) -> InferRequest:
     decoder = InferDecoder()
-    incoming = decoder.parse(data)
-    assert incoming is not None
-    return decoder.request(incoming, 3)
+    return decoder.request(decoder.parse(data), 3)
 
 
 def refusal(data: bytes) -> Error:
@@ -128,9 +126,9 @@ def test_strings_in_typed_contents_are_limited(monkeypatch: pytest.MonkeyPatch) 
 
 def test_bytes_besides_contents_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     data = message(tensor("A", "INT32", (2,), {"int_contents": [1] * 1000}), tensor("B", "INT32", (2,), {}))
-    monkeypatch.setattr(large, "MAX_LARGE_HEAD_BYTES", 31)
+    monkeypatch.setattr(large, "MAX_LARGE_HEAD_BYTES", 28)
     assert isinstance(refusal(data), Invalid)
-    monkeypatch.setattr(large, "MAX_LARGE_HEAD_BYTES", 32)
+    monkeypatch.setattr(large, "MAX_LARGE_HEAD_BYTES", 29)
     # Its contents have too many numbers for its shape, which is not the concern of the decoder.
     assert parsed_large(data).inputs["A"].memory.byte_size == 4000
 
@@ -152,8 +150,9 @@ def test_lengths_of_many_strings_are_checked_for_the_engine() -> None:
     few, many = (message(tensor("A", "BYTES", (n,)), raws=(bytes(4 * n),)) for n in (count - 1, count))
     decoder = InferDecoder()
     for _ in range(3):
-        assert decoder.parse(few) is not None
-        assert decoder.parse(many) is None
+        assert decoder.parse(few)
+        with pytest.raises(TakesLong):
+            decoder.parse(many)
     memory = parsed_large(many).inputs["A"].memory
     assert isinstance(memory, FramedMemory)
     assert memory.framing == Framing(count, 0, 0)
@@ -162,17 +161,18 @@ def test_lengths_of_many_strings_are_checked_for_the_engine() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"\x0a\x01m" + b"\x3a\x00" * MAX_SCANNED_FIELDS,
+        b"\x0a\x01m" + b"\x3a\x00" * (2 * MAX_SCANNED_FIELDS),
         message(tensor("A", "FP32", (9000,), {"fp32_contents": [0.5] * (MAX_HEAD_BYTES // 4)})),
         message(parameters={"x": ("string_param", "y" * MAX_HEAD_BYTES)}),
         pb.ModelInferRequest(model_name="m").SerializeToString() + b"\x50\x01" + b"\x3a\x01a" * 20_000,
     ],
 )
 def test_message_that_takes_long_is_left_to_another_thread(data: bytes) -> None:
-    assert InferDecoder().parse(data) is None
+    with pytest.raises(TakesLong):
+        InferDecoder().parse(data)
     assert parse_large(data).model_name == "m"
 
 
 def test_message_with_much_raw_contents_is_read_at_once() -> None:
     data = message(tensor("A", "FP32", (1 << 20,)), raws=(bytes(1 << 22),))
-    assert InferDecoder().parse(data) is not None
+    assert InferDecoder().parse(data).raws
