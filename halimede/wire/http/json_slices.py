@@ -37,8 +37,6 @@ _NO_DEPTH: Final = 1 << 62
 """No array is at this depth."""
 _QUOTE, _BACKSLASH, _COMMA, _OPEN, _OBJECT, _CLOSE = (int(byte) for byte in b'"\\,[{]')
 _SPACE: Final = b" \t\n\r"
-_EMPTY: Final = _SPACE + b"[]"
-"""The bytes of an array without elements."""
 
 _STRUCTURE: Final = np.zeros(256, np.bool_)
 """The bytes that have a meaning outside of strings, and the quote."""
@@ -270,7 +268,8 @@ class _Scan:
     def _end(self, end: int, is_array: bool) -> None:
         """Ends the array. A short one, or one with objects, which no tensor has, stays where it is."""
         if self._start >= 0 and is_array and not self._has_objects and end - self._start > _SLICE_BYTES:
-            length = self._length + 1 if self._length or bytes(self._text[self._start : end]).strip(_EMPTY) else 0
+            inside = bytes(self._text[self._start + 1 : end - 1]) if not self._length else b","
+            length = self._length + 1 if inside.strip(_SPACE) else 0
             array = JsonArray(self._text, self._start, end, self._cuts, length)
             self._found.append((array, self._start, end))
         else:
