@@ -44,7 +44,7 @@ _HEAD = """# Limits
 
 What a client may send, and what the server does beyond it. The limits are far above what clients of the protocol send.
 `400` is the status over HTTP. A name in capitals is the status of a gRPC call. A limit without a flag is a constant of
-the module. `python -m tools.limits --write` makes this page from the docstrings of the constants.
+the module. `tools/limits.py` makes this page from the docstrings of the constants.
 
 """
 
