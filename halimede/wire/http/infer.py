@@ -190,7 +190,7 @@ _MAX_KNOWN_OUTPUTS: Final = 16
 
 
 _LONG_DATA_BYTES: Final = 1 << 16
-"""Size of an output whose JSON is written in parts, and of JSON that is sent in parts."""
+"""Size of an output whose JSON is written and sent in parts."""
 
 
 def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
@@ -235,26 +235,28 @@ def _encode_mixed(response: InferResponse, form: ResponseForm) -> tuple[list[Buf
         head = b'%b"parameters":%b,' % (head, _parameters(response.parameters))
     parts: list[Buffer] = [b'{%b%b"outputs":[' % (_identity(response.id), head)]
     buffers: list[Buffer] = []
+    is_long = False
+    comma = b""
     for tensor in response.outputs:
         memory = tensor.memory
         head = _output_head(tensor.name, tensor.datatype, tensor.shape)
         wanted = listed.get(tensor.name, binary)
         if wanted:
             size = memory.byte_size
-            parts.append(b'%b"parameters":{"binary_data_size":%d}},' % (head, size))
+            parts.append(b'%b%b"parameters":{"binary_data_size":%d}}' % (comma, head, size))
             if size:
                 buffers.append(memory.host())
         elif wanted is None:
-            parts.append(head[:-1] + b"},")
+            parts.append(b"%b%b}" % (comma, head[:-1]))
         elif memory.byte_size > _LONG_DATA_BYTES:
             # Joining large data would copy them.
-            parts += (b'%b"data":' % head, *write_slices(tensor), b"},")
+            is_long = True
+            parts += (b'%b%b"data":' % (comma, head), *write_slices(tensor), b"}")
         else:
-            parts.append(b'%b"data":%b},' % (head, write_data(tensor)))
-    if response.outputs:
-        parts[-1] = bytes(parts[-1])[:-1]
+            parts.append(b'%b%b"data":%b}' % (comma, head, write_data(tensor)))
+        comma = b","
     parts.append(b"]}")
-    if sum(map(len, parts)) <= _LONG_DATA_BYTES:
+    if not is_long:
         parts = [b"".join(parts)]
     if not buffers:
         return parts, None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from halimede.errors import Error, Internal, Invalid
 from halimede.tensors import BYTES, INT32
-from halimede.wire.http import json_slices
+from halimede.wire.http import head, json_slices
 from halimede.wire.http.generate import decode_generate
 from halimede.wire.http.head import read_head
 from halimede.wire.http.json_data import pack_data
@@ -25,6 +25,8 @@ LISTS = st.recursive(
 @pytest.fixture(autouse=True)
 def _short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_slices, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(json_slices, "_has_few_elements", lambda text: False)
+    monkeypatch.setattr(head, "WHOLE_BYTES", 0)
     monkeypatch.setattr(json_slices, "_SLICE_BYTES", 16)
     monkeypatch.setattr(json_slices, "_BLOCK_BYTES", 41)
 
@@ -85,8 +87,8 @@ def test_malformed_array_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize("place", range(4))
 def test_offset_of_an_error_is_that_in_the_document(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = ",".join(["1"] * 50)
-    head = '{"name":"A","shape":[50],"datatype":"INT32","data":['
-    pieces = ['{"inputs":[' + head, numbers, "]}," + head.replace("A", "B"), numbers]
+    start = '{"name":"A","shape":[50],"datatype":"INT32","data":['
+    pieces = ['{"inputs":[' + start, numbers, "]}," + start.replace("A", "B"), numbers]
     pieces[place] += "?"
     text = "".join((*pieces, "]}]}")).encode()
 
@@ -96,7 +98,7 @@ def test_offset_of_an_error_is_that_in_the_document(place: int, monkeypatch: pyt
         return caught.value.message
 
     in_slices = error()
-    monkeypatch.setattr(json_slices, "WHOLE_BYTES", 1 << 16)
+    monkeypatch.setattr(head, "WHOLE_BYTES", 1 << 16)
     assert in_slices == error()
 
 
@@ -174,6 +176,13 @@ def test_bytes_besides_data_are_limited(monkeypatch: pytest.MonkeyPatch) -> None
     assert outline(text, 4, size).arrays
     with pytest.raises(Invalid, match=f"the request JSON has {size} bytes besides its data; the largest number is"):
         outline(text, 4, size - 1)
+
+
+def test_large_document_with_few_elements_is_parsed_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for count, is_whole in ((90_000, True), (110_000, False)):
+        text = b'{"inputs":[{"data":[%b]}]}' % b",".join([b"1.5"] * count)
+        assert (not outline(text, 4).arrays) == is_whole
 
 
 def test_long_array_elsewhere_is_refused() -> None:
