@@ -34,6 +34,8 @@ class AdminRpc:
     large: bool = False
 
 
+MAX_WRITTEN_ON_LOOP: Final = 200
+"""Models of an answer that the event loop writes, which takes 3 ms."""
 MAX_MESSAGE_BYTES: Final = 1 << 16
 """Bytes of a gRPC message other than those of inferences and loads. Beyond: INVALID_ARGUMENT."""
 
@@ -101,9 +103,9 @@ def admin_rpcs(port: EnginePort, offload: Offload) -> dict[str, Unary]:
 
 def _handle(port: EnginePort, offload: Offload, rpc: AdminRpc, message: Buffer, call: GrpcCall) -> None:
     if len(message) <= MAX_MESSAGE_BYTES:
-        _ask(port, rpc, partial(rpc.read, message), call)
+        _ask(port, offload, rpc, partial(rpc.read, message), call)
     elif rpc.large:
-        offload(partial(rpc.read, message), lambda query: _ask(port, rpc, partial(_unwrapped, query), call))
+        offload(partial(rpc.read, message), lambda query: _ask(port, offload, rpc, partial(_unwrapped, query), call))
     else:
         text = f"the request has {len(message)} bytes; the largest has {MAX_MESSAGE_BYTES}"
         finish_with(call, Invalid(text))
@@ -115,27 +117,38 @@ def _unwrapped(query: Query[Any] | Error) -> Query[Any]:
     return query
 
 
-def _ask(port: EnginePort, rpc: AdminRpc, read: Callable[[], Query[Any]], call: GrpcCall) -> None:
+def _ask(port: EnginePort, offload: Offload, rpc: AdminRpc, read: Callable[[], Query[Any]], call: GrpcCall) -> None:
     try:
-        port.ask(read(), partial(_answer, rpc, call))
+        port.ask(read(), partial(_answer, offload, rpc, call))
     except Error as error:
         finish_with(call, error)
     except Exception:
         finish_with(call, internal_error("a gRPC handler"))
 
 
-def _answer(rpc: AdminRpc, call: GrpcCall, answer: Any) -> None:
+def _answer(offload: Offload, rpc: AdminRpc, call: GrpcCall, answer: Any) -> None:
     # An answer may be the Error itself, because it may come after `_handle` has returned.
     if isinstance(answer, NotFound) and rpc.unknown is not None:
         answer = rpc.unknown
     elif isinstance(answer, Error):
         finish_with(call, answer)
         return
+    # Statistics of a thousand models take 15 ms to write.
+    if isinstance(answer, list) and len(answer) > MAX_WRITTEN_ON_LOOP:
+        offload(partial(rpc.write, answer), partial(_send, call))
+        return
     try:
         message = rpc.write(answer)
     except Exception:
         # If the answer comes later, `_handle` does not catch this any more.
         finish_with(call, internal_error("writing a gRPC answer"))
+        return
+    _send(call, message)
+
+
+def _send(call: GrpcCall, message: bytes | Error) -> None:
+    if isinstance(message, Error):
+        finish_with(call, message)
         return
     call.send([message])
     call.finish()

@@ -1,9 +1,11 @@
 """Large messages over gRPC, which another thread parses: the order of a stream, cancellation, and limits."""
 
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 
+from halimede.engine_port import ModelCounts, ModelStatistics
 from halimede.errors import NotFound
-from halimede.front.grpc.admin import MAX_MESSAGE_BYTES
+from halimede.front.grpc.admin import MAX_MESSAGE_BYTES, MAX_WRITTEN_ON_LOOP
 from halimede.front.grpc.service import UNLIMITED_POOL, GrpcService
 from halimede.front.grpc.status import MAX_TEXT_CHARACTERS
 from halimede.wire.grpc.scan import MAX_FIELDS
@@ -125,8 +127,6 @@ def test_administrative_message_is_limited(client: HeldClient) -> None:
 
 
 def test_large_load_is_read_off_the_loop(client: HeldClient) -> None:
-    from tritonclient.grpc import service_pb2 as pb
-
     message = pb.RepositoryModelLoadRequest(model_name="m")
     message.parameters["wrong"].bytes_param = bytes(MAX_MESSAGE_BYTES)
     call = client.unary("RepositoryModelLoad", message.SerializeToString())
@@ -141,3 +141,14 @@ def test_text_of_a_status_is_cut(client: HeldClient) -> None:
         client.port.unknown["m"] = NotFound(text)
         call = client.unary("ModelInfer", unreadable_contents())
         assert call.status == (5, text if size == MAX_TEXT_CHARACTERS else text[:-1] + "...")
+
+
+def test_statistics_of_many_models_are_written_off_the_loop(client: HeldClient) -> None:
+    for count in (MAX_WRITTEN_ON_LOOP, MAX_WRITTEN_ON_LOOP + 1):
+        counts = [ModelCounts(f"m{n}", 1, 0, 0, 0, {}, ()) for n in range(count)]
+        client.port.answers = {ModelStatistics("", -1): counts}
+        call = client.unary("ModelStatistics", b"")
+        if count > MAX_WRITTEN_ON_LOOP:
+            assert not call.sent
+            client.offload.run()
+        assert len(pb.ModelStatisticsResponse.FromString(call.sent[0]).model_stats) == count
