@@ -37,15 +37,6 @@ _NO_DEPTH: Final = 1 << 62
 """No array is at this depth."""
 _QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE, _OBJECT, _END_OBJECT = (np.uint8(byte) for byte in b'"\\,[]{}')
 _SPACE: Final = b" \t\n\r"
-
-_DEPTH: Final = 1 << 62
-"""No array is at this depth."""
-_QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE, _OBJECT, _END_OBJECT = (np.uint8(byte) for byte in b'"\\,[]{}')
-_SPACE: Final = b" \t\n\r"
-
-_STRUCTURE: Final = np.zeros(256, np.bool_)
-"""The bytes that have a meaning outside of strings, and the quote."""
-_STRUCTURE[[*b'"[]{},']] = True
 _DEPTH: Final = np.zeros(256, np.int64)
 """The change of the depth at each byte."""
 _DEPTH[[*b"[{"]], _DEPTH[[*b"]}"]] = 1, -1
@@ -162,7 +153,8 @@ def _is_structure(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     """Returns which bytes are quotes, or have a meaning outside of strings."""
     # Square brackets and braces differ in one bit.
     braces = block | 0x20
-    return (block == _COMMA) | (block == _QUOTE) | (braces == _OBJECT) | (braces == _END_OBJECT)
+    found: npt.NDArray[np.bool_] = (block == _COMMA) | (block == _QUOTE) | (braces == _OBJECT) | (braces == _END_OBJECT)
+    return found
 
 
 def _has_few_elements(text: Buffer) -> bool:
