@@ -90,7 +90,9 @@ ADMIN_RPCS: Mapping[str, AdminRpc] = MappingProxyType(
 
 def admin_rpcs(port: EnginePort) -> dict[str, Unary]:
     """Returns the handlers of all rows, by path."""
-    return {path: Unary(partial(_handle, port, rpc)) for path, rpc in ADMIN_RPCS.items()}
+    # Only a load may bring much: the files of a model.
+    load = SERVICE + "RepositoryModelLoad"
+    return {path: Unary(partial(_handle, port, rpc), small=path != load) for path, rpc in ADMIN_RPCS.items()}
 
 
 def _handle(port: EnginePort, rpc: AdminRpc, message: Buffer, call: GrpcCall) -> None:
