@@ -35,16 +35,16 @@ from halimede.models.lifecycle import ModelTable
 from halimede.options import Endpoint, ServerOptions, search_of
 from halimede.platform.limits import allow_many_files, usable_memory
 from halimede.platform.loops import new_event_loop
-from halimede.platform.memory import share_memory
+from halimede.platform.memory import give_memory_back, share_memory
 from halimede.platform.offload import OffloadPool
 from halimede.traces import Sampler
-from halimede.transport.buffered_bytes import UNLIMITED, BufferedBytes
+from halimede.transport.buffered_bytes import UNLIMITED, BufferedBytes, FreedBytes
 from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from halimede.transport.http1.connection import Http1Connection
 from halimede.transport.http1.listener import Handler, Http1Limits, Http1Listener
 from halimede.transport.http2.limits import Keepalive
 from halimede.transport.sockets import place, serve_at
-from halimede.transport.stalls import TimeLimits
+from halimede.transport.stalls import LookRounds, TimeLimits
 from halimede.transport.tls import server_context
 
 log = logging.getLogger(__name__)
@@ -203,6 +203,8 @@ class Server:
     async def _open_ports(self, engine: Engine, offload: OffloadPool, loop: asyncio.AbstractEventLoop) -> None:
         """Opens the allowed ports and logs their addresses (L6)."""
         options, port = self._options, self._port_of(engine, loop)
+        freed = FreedBytes(self._buffered, lambda: loop.run_in_executor(None, give_memory_back))
+        LookRounds((freed,), loop.time, loop.call_later).begin()
         scrapes = MetricsScrapes(port)
         if is_exposed(options):
             log.warning(

@@ -13,7 +13,12 @@ Requests and answers of less than 64 KiB are not counted: other limits bound the
 """
 
 from collections import deque
+from collections.abc import Callable
 
+MIN_RETURNED_BYTES = 1 << 26
+"""Freed bytes after which the C library is asked to return memory."""
+RETURN_SECONDS = 10.0
+"""Least time between two such requests, each of which takes some milliseconds of another thread."""
 UNLIMITED = 1 << 70
 MAX_WAIT_SECONDS = 10.0
 """Time that a connection waits for other clients' bytes to be freed, before its request is refused."""
@@ -29,12 +34,14 @@ def too_large(size: int, limit: int) -> str:
 class BufferedBytes:
     """The bytes held by all connections of a server, and their limit (`--max-buffered-bytes`)."""
 
-    __slots__ = ("_given", "_held", "full", "limit")
+    __slots__ = ("_given", "_held", "full", "limit", "most")
 
     def __init__(self, limit: int = UNLIMITED) -> None:
         self.limit = limit
         self.full = False
         """Whether the limit was reached when this was last found out."""
+        self.most = 0
+        """The most bytes that were held since `FreedBytes` last asked for memory to be returned."""
         self._held = 0
         self._given: deque[int] = deque()
 
@@ -49,6 +56,7 @@ class BufferedBytes:
     def take(self, count: int) -> None:
         """Counts more bytes."""
         self._held += count
+        self.most = max(self.most, self._held)
         if self._held >= self.limit:
             # Some may have been given back.
             self.full = self.held >= self.limit
@@ -60,6 +68,24 @@ class BufferedBytes:
     def is_full(self) -> bool:
         """Whether the limit is reached now."""
         return self.held >= self.limit
+
+
+class FreedBytes:
+    """Returns free memory to the system after many bytes of clients were freed. The C library may keep what lay between
+    smaller pieces. `give_back` must not block."""
+
+    def __init__(self, buffered: BufferedBytes, give_back: Callable[[], object]) -> None:
+        self._buffered = buffered
+        self._give_back = give_back
+        self._earliest = 0.0
+
+    def look(self, now: float) -> None:
+        """Called once a second."""
+        held = self._buffered.held
+        if self._buffered.most - held >= MIN_RETURNED_BYTES and now >= self._earliest:
+            self._earliest = now + RETURN_SECONDS
+            self._buffered.most = held
+            self._give_back()
 
 
 class BufferedShare:

@@ -1,6 +1,12 @@
 """The count of bytes that the server holds for clients."""
 
-from halimede.transport.buffered_bytes import BufferedBytes, BufferedShare
+from halimede.transport.buffered_bytes import (
+    MIN_RETURNED_BYTES,
+    RETURN_SECONDS,
+    BufferedBytes,
+    BufferedShare,
+    FreedBytes,
+)
 from halimede.transport.buffers import MIN_REUSED_BYTES, Buffers
 
 
@@ -52,3 +58,22 @@ def test_small_buffer_does_not_count() -> None:
     buffers = Buffers()
     buffers.arrived(buffers.aligned(MIN_REUSED_BYTES - 1, 0), 1000)
     assert buffers.buffered.held == 0
+
+
+def test_memory_is_returned_after_many_bytes_were_freed() -> None:
+    buffered, returned = BufferedBytes(), list[float]()
+    freed = FreedBytes(buffered, lambda: returned.append(buffered.held))
+    freed.look(0)
+    buffered.take(MIN_RETURNED_BYTES + 5)
+    freed.look(1)
+    assert returned == []
+    buffered.give(MIN_RETURNED_BYTES)
+    freed.look(2)
+    freed.look(3)
+    assert returned == [5]
+    buffered.take(MIN_RETURNED_BYTES)
+    buffered.give(MIN_RETURNED_BYTES)
+    freed.look(4)
+    assert returned == [5]
+    freed.look(2 + RETURN_SECONDS)
+    assert returned == [5, 5]
