@@ -86,7 +86,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "redis": "cache.redis cache.redis_tls",
             "obstore": "storage.stores",
             "opentelemetry": "tracing.spans",
-            "httptools": "transport.http1.connection",
+            "httptools": "transport.http1.reader",
             "uvloop": "platform.loops",
             "onnxruntime": "backends.onnx",
             "google": "config wire protocol checking.text",

@@ -35,8 +35,8 @@ MODULES = tuple(
         "policy runner runner_config step_binding step_graph",
         "tracing.": "files text",
         "transport.grpc.": "bidirectional heads messages streams",
-        "transport.http1.": "connection exchange",
-        "transport.http2.": "connection frames headers reader stream writer",
+        "transport.http1.": "connection exchange reader",
+        "transport.http2.": "connection frames headers huffman reader stream writer",
         "wire.grpc.": "infer parts",
         "wire.http.": "head infer json_data",
     }.items()

@@ -35,17 +35,19 @@ from halimede.front.http.service import HttpService
 from halimede.front.metrics import MetricsScrapes, MetricsService
 from halimede.models.lifecycle import ModelTable
 from halimede.options import Endpoint, ServerOptions, search_of
-from halimede.platform.limits import allow_many_files
+from halimede.platform.limits import allow_many_files, usable_memory
 from halimede.platform.loop_watch import LoopWatch
 from halimede.platform.loops import new_event_loop
-from halimede.platform.memory import share_memory
+from halimede.platform.memory import give_memory_back, share_memory
 from halimede.platform.offload import OffloadPool
 from halimede.traces import Sampler
+from halimede.transport.buffered_bytes import UNLIMITED, BufferedBytes, FreedBytes
 from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from halimede.transport.http1.connection import Http1Connection
-from halimede.transport.http1.listener import Handler, Http1Listener
+from halimede.transport.http1.listener import Handler, Http1Limits, Http1Listener
 from halimede.transport.http2.limits import Keepalive
 from halimede.transport.sockets import place, serve_at
+from halimede.transport.stalls import LookRounds, TimeLimits
 from halimede.transport.tls import server_context
 
 log = logging.getLogger(__name__)
@@ -116,6 +118,7 @@ class Server:
         self._options = options
         self._logs = logs
         self._port_of = port_of
+        self._buffered = buffered_bytes(options)
         self._closers: list[Callable[[float], Awaitable[None]]] = []
         self._http = ""
         self._grpc = ""
@@ -225,6 +228,8 @@ class Server:
     async def _open_ports(self, engine: Engine, offload: OffloadPool, loop: asyncio.AbstractEventLoop) -> None:
         """Opens the allowed ports and logs their addresses (L6)."""
         options, port = self._options, self._port_of(engine, loop)
+        freed = FreedBytes(self._buffered, lambda: loop.run_in_executor(None, give_memory_back))
+        LookRounds((freed,), loop.time, loop.call_later).begin()
         scrapes = MetricsScrapes(port)
         if is_exposed(options):
             log.warning(
@@ -260,7 +265,7 @@ class Server:
         if self._options.grpc_response_delay_secs:
             port = DelayingPort(port, self._options.grpc_response_delay_secs, asyncio.get_running_loop().call_later)
         service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access, traces, offload)
-        server = GrpcServer(service.rpcs, transport_options(self._options))
+        server = GrpcServer(service.rpcs, transport_options(self._options, self._buffered))
         bound = await server.start(endpoint.address, endpoint.port)
         self._grpc = place(endpoint.address, bound)
         log.info("Started GRPCInferenceService at %s", self._grpc)
@@ -277,16 +282,20 @@ class Server:
     ) -> str:
         """Serves HTTP at the endpoint. Returns its address with the real port. `waiting` goes to its `closed`. Idle
         connections are kept for `drain_secs` at the end."""
-        listener = Http1Listener(handler)
+        limits = Http1Limits(self._options.http_max_header_bytes, time_limits(self._options))
+        listener = Http1Listener(handler, limits=limits, buffered=self._buffered)
         server = await serve_at(
             endpoint.address, endpoint.port, partial(Http1Connection, listener), endpoint.reuse_port
         )
+
+        listener.rounds.begin()
 
         async def close(timeout: float) -> None:
             server.close()
             listener.drain(drain_secs)
             await listener.wait_closed(timeout, waiting)
             listener.abort()
+            listener.rounds.end()
 
         self._closers.append(close)
         return place(endpoint.address, server.port)
@@ -359,7 +368,21 @@ def _access(keys: Mapping[str, tuple[str, str]], forward_pattern: str) -> Access
     return Access(keys, search_of(forward_pattern) if forward_pattern else None)
 
 
-def transport_options(options: ServerOptions) -> GrpcServerOptions:
+def buffered_bytes(options: ServerOptions) -> BufferedBytes:
+    """Counts what the server holds for all clients of all ports (`--max-buffered-bytes`)."""
+    limit = options.client_limits.buffered_bytes
+    if limit is None:
+        memory = usable_memory()
+        limit = 0 if memory is None else memory // 2
+    return BufferedBytes(limit if limit > 0 else UNLIMITED)
+
+
+def time_limits(options: ServerOptions) -> TimeLimits:
+    limits = options.client_limits
+    return TimeLimits(limits.head_secs, limits.body_secs, limits.idle_secs, limits.unread_secs)
+
+
+def transport_options(options: ServerOptions, buffered: BufferedBytes | None = None) -> GrpcServerOptions:
     """The options of the gRPC transport, times in seconds. Raises Invalid if the TLS files cannot be used."""
     grpc = options.grpc_options
     tls = server_context(grpc.server_cert, grpc.server_key, grpc.root_cert, grpc.mutual_tls) if grpc.tls else None
@@ -367,6 +390,8 @@ def transport_options(options: ServerOptions) -> GrpcServerOptions:
         reuse_port=options.grpc.reuse_port,
         response_compression=grpc.compression_level,
         tls=tls,
+        times=time_limits(options),
+        buffered=buffered or BufferedBytes(),
         keepalive=Keepalive(
             # Values below the least sensible one are raised to it, as gRPC does. A timer of 0 would run all the time.
             time=max(1, grpc.keepalive_time) * _MILLISECOND,

@@ -6,9 +6,18 @@ Knows nothing of the rest of the server. Called once, by `cli`, on the main thre
 from halimede.options.help import usage
 from halimede.options.parser import HelpRequested, VersionRequested, parse, suggestion
 from halimede.options.patterns import search_of
-from halimede.options.values import Endpoint, GrpcOptions, LogOptions, MetricsOptions, ServerOptions, TraceOptions
+from halimede.options.values import (
+    ClientLimits,
+    Endpoint,
+    GrpcOptions,
+    LogOptions,
+    MetricsOptions,
+    ServerOptions,
+    TraceOptions,
+)
 
 __all__ = [
+    "ClientLimits",
     "Endpoint",
     "GrpcOptions",
     "HelpRequested",

@@ -68,6 +68,7 @@ class Flag:
 
 
 _HTTP_SIZE = integer(bits=64, low=1, message="Error: --http-max-input-size must be greater than 0.")
+_HEADER_BYTES = integer(low=1, message="Error: --http-max-header-bytes must be greater than 0.")
 _RESPONSE_POOL = integer(low=1, message="Error: --grpc-max-response-pool-size must be greater than 0.")
 _INFER_THREADS = integer(
     low=2, high=128, message="invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128."
@@ -177,7 +178,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             INERT, "device memory is left to the runtimes",
         ),
     ),
-    # C21 to C26; http-drain-secs is ours.
+    # C21 to C26; http-drain-secs and http-max-header-bytes are ours.
     "HTTP": (
         Flag("allow-http", BOOLEAN, "true", "Serve HTTP."),
         Flag("http-address", TEXT, "0.0.0.0", "Address to listen on for HTTP, or unix:<path>."),
@@ -190,6 +191,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Seconds at shutdown until idle connections are closed; at most half of the exit timeout.",
         ),
         Flag("http-max-input-size", _HTTP_SIZE, "67108864", "Largest request body in bytes."),
+        Flag("http-max-header-bytes", _HEADER_BYTES, "131072", "Largest head of a request in bytes."),
         Flag(
             "http-restricted-api", _RESTRICTED_API, None, "Serve these APIs only to requests with this header.",
             repeatable=True,
@@ -228,6 +230,24 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         Flag(
             "grpc-restricted-protocol", _RESTRICTED_PROTOCOL, None,
             "Serve these protocols only to requests with this metadata, triton-grpc-protocol-<key>.", repeatable=True,
+        ),
+    ),
+    # All of them are ours.
+    "Limits of clients": (
+        Flag(
+            "max-buffered-bytes", INTEGER64, None,
+            "Bytes of requests and unread answers that the server holds; beyond them clients wait, then get 503 or "
+            "UNAVAILABLE. Default: half of the memory that the process may use. 0: no limit.",
+        ),
+        Flag("head-timeout-secs", REAL, "60", "Seconds for the whole head of a request. 0: no limit."),
+        Flag("body-timeout-secs", REAL, "60", "Seconds without a byte of a request that has begun. 0: no limit."),
+        Flag(
+            "idle-timeout-secs", REAL, "4200",
+            "Seconds without a request after which an HTTP connection is closed. 0: never.",
+        ),
+        Flag(
+            "unread-timeout-secs", REAL, "60",
+            "Seconds in which a client reads nothing of its answer, after which it is disconnected. 0: no limit.",
         ),
     ),
     # C36. The first flag decides: without it the others have nothing to act on.

@@ -14,7 +14,15 @@ from halimede.errors import Invalid, Unsupported
 from halimede.options.flags import FLAGS, INERT, PLANNED, Flag
 from halimede.options.kinds import INTEGER, SWITCH, Value
 from halimede.options.settings import OLD_TRACE_FLAGS, metrics_options, trace_options
-from halimede.options.values import Endpoint, GrpcOptions, LogOptions, MetricsOptions, ServerOptions, TraceOptions
+from halimede.options.values import (
+    ClientLimits,
+    Endpoint,
+    GrpcOptions,
+    LogOptions,
+    MetricsOptions,
+    ServerOptions,
+    TraceOptions,
+)
 
 _Value = TypeVar("_Value", bound=Value)
 
@@ -343,6 +351,16 @@ def _grpc(given: _Given) -> GrpcOptions:
     )
 
 
+def _client_limits(given: _Given) -> ClientLimits:
+    return ClientLimits(
+        buffered_bytes=given.last("max-buffered-bytes", int) if "max-buffered-bytes" in given else None,
+        head_secs=given.last("head-timeout-secs", float),
+        body_secs=given.last("body-timeout-secs", float),
+        idle_secs=given.last("idle-timeout-secs", float),
+        unread_secs=given.last("unread-timeout-secs", float),
+    )
+
+
 def _restrictions(given: _Given, flag: str, word: str) -> Mapping[str, tuple[str, str]]:
     """The key and value that each category requires. Raises Invalid for a category with two (C26, C35)."""
     keys: dict[str, tuple[str, str]] = {}
@@ -403,6 +421,8 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         grpc_restricted=_restrictions(given, "grpc-restricted-protocol", "protocol"),
         grpc_forward_pattern=given.last("grpc-header-forward-pattern", str),
         http_max_input_size=given.last("http-max-input-size", int),
+        http_max_header_bytes=given.last("http-max-header-bytes", int),
+        client_limits=_client_limits(given),
         http_drain_secs=max(0.0, given.last("http-drain-secs", float)),
         grpc=_endpoint(given, "grpc"),
         grpc_options=_grpc(given),

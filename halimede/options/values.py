@@ -107,6 +107,19 @@ class MetricsOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """What clients may make the server hold and wait for. Triton does not have these flags. Times of 0 or less mean no
+    limit."""
+
+    buffered_bytes: int | None = None
+    """None: half of the memory that the process may use. 0 or less: no limit."""
+    head_secs: float = 60.0
+    body_secs: float = 60.0
+    idle_secs: float = 4200.0
+    unread_secs: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """All options of `halimede serve`, with Triton's defaults (C2 to C60)."""
 
@@ -163,8 +176,10 @@ class ServerOptions:
     """Where Triton looks for caches (C48). Only an error text uses it."""
     http: Endpoint = Endpoint(8000)
     http_max_input_size: int = 67108864
-    http_drain_secs: float = 5.0
     """Bytes of a request body after decompression (C24)."""
+    http_max_header_bytes: int = 131072
+    client_limits: ClientLimits = ClientLimits()
+    http_drain_secs: float = 5.0
     http_restricted: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     """The header and value that a request must have, by category: `health`, `inference`, ... (C26)."""
     http_forward_pattern: str = ""

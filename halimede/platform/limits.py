@@ -3,8 +3,25 @@
 import resource
 import sys
 from contextlib import suppress
+from pathlib import Path
+
+from halimede.platform.machine import PROC, memory
 
 MOST_FILES = 1 << 16
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def usable_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
+    """Returns the bytes of memory that this process may use: those of the machine, or of its container if that has a
+    limit. None if the system does not tell."""
+    machine = memory(proc)
+    found = [] if machine is None else [machine.total]
+    # The second and the first version of control groups. A container sees its own group as the root.
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            # Without a limit the text is "max".
+            found.append(int((cgroups / name).read_text()))
+    return min(found, default=None)
 
 
 def allow_many_files() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from halimede.transport.buffered_bytes import BufferedBytes
+
 ALIGNMENT_BYTES = 64
 """Boundary on which the first tensor lies. Vector instructions of the runtimes need it."""
 MIN_REUSED_BYTES = 1 << 16
@@ -34,6 +36,9 @@ class _Storage(np.ndarray[Any, np.dtype[np.uint8]]):
 class _LentPart(np.ndarray[Any, np.dtype[np.uint8]]):
     """The part of a storage that is lent. It has a type of its own because views of a part may be plain arrays."""
 
+    address: int
+    """Of the storage."""
+
 
 def _new_storage(size: int) -> _Storage:
     return np.empty(size, np.uint8).view(_Storage)
@@ -54,11 +59,15 @@ class Buffers:
     in the middle of a method of this class.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, buffered: BufferedBytes | None = None) -> None:
+        self.buffered = buffered or BufferedBytes()
+        """Counts the bytes that have arrived in lent buffers."""
         self._kept: dict[int, tuple[int, _Storage]] = {}
         """Storages that may be lent, by address. The one returned last is at the end."""
         self._lent: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
         """Storages in use, by address, with a weak reference that fires when the last view is freed."""
+        self._arrived: dict[int, list[int]] = {}
+        """Bytes that have arrived in lent buffers, by the address of the storage: a list of one number."""
 
     def aligned(self, size: int, offset: int) -> memoryview:
         """Returns a buffer of `size` bytes whose byte at `offset` lies on a 64-byte boundary. A small buffer is not
@@ -70,7 +79,17 @@ class Buffers:
         start = -(address + offset) % ALIGNMENT_BYTES
         part = _LentPart((size,), np.uint8, room, start)
         self._lent[address] = weakref.ref(part, partial(self._returned, address)), room
+        part.address = address
         return part.data
+
+    def arrived(self, buffer: memoryview, count: int) -> None:
+        """Counts bytes that were received into a lent buffer, until it is freed. Pages without bytes take no memory, so
+        they do not count. Event-loop thread only."""
+        part = buffer.obj
+        # A small buffer is not counted.
+        if isinstance(part, _LentPart):
+            self._arrived.setdefault(part.address, [0])[0] += count
+            self.buffered.take(count)
 
     def _take(self, size: int) -> tuple[int, _Storage]:
         """Takes the fitting storage that was returned last, or makes one. Returns its address and the storage."""
@@ -84,6 +103,7 @@ class Buffers:
     def _returned(self, address: int, gone: object) -> None:
         """Called on any thread, and by several at a time. A race may evict one storage too many, which is harmless."""
         _, room = self._lent.pop(address)
+        self.buffered.give(sum(self._arrived.pop(address, ())))
         # It would evict all others and still be too large.
         if room.nbytes > MAX_KEPT_BYTES:
             return

@@ -6,11 +6,14 @@ only.
 
 import asyncio
 import errno
+import fcntl
 import logging
 import select
 import socket
 import ssl
 import stat
+import sys
+import termios
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -110,6 +113,20 @@ class _BurstAcceptor:
         error = None if opening.cancelled() else opening.exception()
         if error is not None and not isinstance(error, OSError):
             log.error("failed to accept a connection", exc_info=error)
+
+
+def unsent_bytes(transport: asyncio.WriteTransport) -> int:
+    """Returns the bytes that the client has not taken: those in the transport's buffer, and if there are any, those in
+    the kernel's. A slow client takes from the kernel's buffer for a long time before the transport's shrinks."""
+    size = transport.get_write_buffer_size()
+    sock = transport.get_extra_info("socket") if size else None
+    if sock is None:
+        return size
+    try:
+        return size + int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        # The connection is lost, or this kind of socket cannot tell.
+        return size
 
 
 def place(address: str, port: int) -> str:

@@ -110,7 +110,9 @@ class Client:
     ) -> None:
         self.exchanges: list[Http1Exchange] = []
         self.clock = Clock()
-        self.listener = listener or Http1Listener(handler or self.exchanges.append, self.clock.call_later)
+        self.listener = listener or Http1Listener(
+            handler or self.exchanges.append, self.clock.call_later, clock=self.clock.time
+        )
         self.transport = FakeTransport()
         self.connection = Http1Connection(self.listener)
         self.connection.connection_made(self.transport)

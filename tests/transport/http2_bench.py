@@ -17,6 +17,10 @@ HIGH_WATER = 64 * 1024
 """Where a transport of asyncio asks to write less, unless it is told otherwise."""
 
 
+def _nothing() -> None:
+    """What a cancelled timer calls. Loops drop the callback, too."""
+
+
 class Handle:
     """What the clock will call, unless it is cancelled."""
 
@@ -27,6 +31,7 @@ class Handle:
 
     def cancel(self) -> None:
         self.cancelled = True
+        self._callback, self._args = _nothing, ()
 
     def run(self) -> None:
         if not self.cancelled:
@@ -57,6 +62,10 @@ class Clock:
         heapq.heappush(self._timers, (self._now + delay, next(self._order), handle))
         return handle
 
+    def work(self, seconds: float) -> None:
+        """A callback takes so long. Timers wait."""
+        self._now += seconds
+
     def run(self) -> None:
         """All that is ready, and what becomes ready by it."""
         for _ in range(self.TURNS):
@@ -80,10 +89,11 @@ class Clock:
         end = self._now + seconds
         self.run()
         while self._timers and self._timers[0][0] <= end:
-            self._now, _, handle = heapq.heappop(self._timers)
+            due, _, handle = heapq.heappop(self._timers)
+            self._now = max(self._now, due)
             handle.run()
             self.run()
-        self._now = end
+        self._now = max(self._now, end)
 
     @property
     def waiting(self) -> int:
@@ -187,7 +197,8 @@ class Transport(asyncio.Transport):
     def _lose(self, error: Exception | None = None) -> None:
         if not self.lost:
             self.lost = True
-            self._clock.call_soon(self._protocol.connection_lost, error)
+            protocol, self._protocol = self._protocol, None
+            self._clock.call_soon(protocol.connection_lost, error)
 
     def is_closing(self) -> bool:
         return self.closing
@@ -218,6 +229,7 @@ class Opened:
     half_closes: int = 0
     cancels: int = 0
     echoes: bool = False
+    work: Callable[[], None] = lambda: None
 
     @property
     def metadata(self) -> list[tuple[str, str | bytes]]:
@@ -225,6 +237,7 @@ class Opened:
 
     def message(self, message: Buffer) -> None:
         self._check("a message")
+        self.work()
         self.messages.append(bytes(message))
         if self.echoes:
             self.call.send([b"<", message, b">"])
@@ -247,12 +260,14 @@ class Opened:
 
 @dataclass
 class Service:
-    """Keeps every call. `/t/Echo` (unary) and `/t/Chat` (bidirectional) answer at once with the message between `<` and
-    `>`; `/t/Wait` and `/t/Keep` leave that to the test."""
+    """Keeps every call. `/t/Echo`, `/t/Small` (unary) and `/t/Chat` (bidirectional) answer at once with the message
+    between `<` and `>`; `/t/Wait` and `/t/Keep` leave that to the test."""
 
     opened: list[Opened] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     """What no transport may do to a service."""
+    work: Callable[[], None] = lambda: None
+    """What each message costs."""
 
     def rpcs(self) -> dict[str, Unary | Bidirectional]:
         return {
@@ -260,6 +275,7 @@ class Service:
             "/t/Wait": Unary(self._wait),
             "/t/Chat": Bidirectional(self._chat),
             "/t/Keep": Bidirectional(self._keep),
+            "/t/Small": Unary(self._echo, small=True),
         }
 
     @property
@@ -267,7 +283,7 @@ class Service:
         return self.opened[-1]
 
     def _open(self, path: str, call: GrpcCall, message: Buffer | None = None, echoes: bool = False) -> Opened:
-        opened = Opened(path, call, self.wrong, echoes=echoes)
+        opened = Opened(path, call, self.wrong, echoes=echoes, work=self.work)
         self.opened.append(opened)
         if message is not None:
             opened.message(message)

@@ -308,7 +308,7 @@ class Bench:
     def __init__(self, options: GrpcServerOptions | None = None) -> None:
         self.clock = Clock()
         self.service = Service()
-        self.server = GrpcServer(self.service.rpcs(), options, self.clock)
+        self.server = GrpcServer(self.service.rpcs(), options, self.clock, self.clock.time)
         self.neighbour = self.peer()
 
     def connect(self) -> Peer:

@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from halimede.engine_port import EnginePort, Query, RegionKind
-from halimede.errors import Error, Invalid, NotFound
+from halimede.errors import Error, NotFound
 from halimede.front.access import Category
 from halimede.front.grpc.status import finish_with, internal_error
 from halimede.front.offload import Offload
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import GrpcCall, Unary
+from halimede.transport.grpc.calls import MAX_SMALL_MESSAGE_BYTES, GrpcCall, Unary
 from halimede.wire.grpc import admin as messages
 from halimede.wire.grpc import metadata
 from halimede.wire.grpc import shared_memory as regions
@@ -36,8 +36,6 @@ class AdminRpc:
 
 MAX_WRITTEN_ON_LOOP: Final = 200
 """Models of an answer that the event loop writes, which takes 3 ms."""
-MAX_MESSAGE_BYTES: Final = 1 << 16
-"""Bytes of a gRPC message other than those of inferences and loads. Beyond: INVALID_ARGUMENT."""
 
 
 def _nothing(answer: None) -> bytes:
@@ -98,17 +96,14 @@ ADMIN_RPCS: Mapping[str, AdminRpc] = MappingProxyType(
 
 def admin_rpcs(port: EnginePort, offload: Offload) -> dict[str, Unary]:
     """Returns the handlers of all rows, by path."""
-    return {path: Unary(partial(_handle, port, offload, rpc)) for path, rpc in ADMIN_RPCS.items()}
+    return {path: Unary(partial(_handle, port, offload, rpc), small=not rpc.large) for path, rpc in ADMIN_RPCS.items()}
 
 
 def _handle(port: EnginePort, offload: Offload, rpc: AdminRpc, message: Buffer, call: GrpcCall) -> None:
-    if len(message) <= MAX_MESSAGE_BYTES:
+    if len(message) <= MAX_SMALL_MESSAGE_BYTES:
         _ask(port, offload, rpc, partial(rpc.read, message), call)
-    elif rpc.large:
+    else:  # the transport lets it pass only if the row is `large`
         offload(partial(rpc.read, message), lambda query: _ask(port, offload, rpc, partial(_unwrapped, query), call))
-    else:
-        text = f"the request has {len(message)} bytes; the largest has {MAX_MESSAGE_BYTES}"
-        finish_with(call, Invalid(text))
 
 
 def _unwrapped(query: Query[Any] | Error) -> Query[Any]:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from functools import partial
 
 from halimede.tensors import Buffer
+from halimede.transport.buffered_bytes import FULL
 from halimede.transport.grpc.calls import OK, Bidirectional, Cancel, Message, StreamObserver
 from halimede.transport.grpc.heads import ANSWER_HEAD, ENCODED_HEADS, OK_STATUS, CallHead, status_field, text_fields
 from halimede.transport.grpc.messages import (
@@ -92,6 +93,9 @@ class BidirectionalCall(CallStream):
 
     def begin(self) -> None:
         """Calls the service, which opens its side."""
+        if not self._may_begin:
+            self.reject(FULL)
+            return
         rpc = self._head.rpc
         assert isinstance(rpc, Bidirectional)
         try:
@@ -116,6 +120,12 @@ class BidirectionalCall(CallStream):
     def room(self) -> memoryview | None:
         # With a backlog the next bytes belong behind it, not into the incomplete message.
         return None if self._backlog else super().room()
+
+    def partial_bytes(self) -> int | None:
+        # The client waits for the server, not the server for the client.
+        if self._held_back or self._decompressing or self._inbox or self._backlog or not self._writable:
+            return None
+        return super().partial_bytes()
 
     def filled(self, count: int) -> None:
         assert self._reader is not None
@@ -189,6 +199,10 @@ class BidirectionalCall(CallStream):
         while inbox and not self._decompressing and not self._held_back and self._writable:
             # A message may end the call.
             if self.over or observer is None:
+                return
+            # Decompressing takes longer than the parsing that the budget stops.
+            if inbox[0][0] and not self._server.message_budget.left:
+                self._read_on_later()
                 return
             flag, message = inbox.popleft()
             try:

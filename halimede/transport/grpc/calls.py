@@ -24,6 +24,8 @@ Message = Sequence[Buffer]
 Metadata = Sequence[tuple[str, str | bytes]]
 """Metadata of a call in order. Values of keys that end with `-bin` are bytes."""
 
+MAX_SMALL_MESSAGE_BYTES = 1 << 16
+"""Bytes of a gRPC message other than those of inferences and loads. Beyond: RESOURCE_EXHAUSTED, before it is received."""
 OK = 0
 """The status of a call that succeeded."""
 
@@ -88,21 +90,24 @@ class Unary:
     """An RPC with one message in and one out. The answer may come before the handler returns.
 
     `compressed`: answers may be compressed, if the server's options say so. `first_tensor` tells from the first bytes
-    of a large message which of its bytes should lie on a 64-byte boundary.
+    of a large message which of its bytes should lie on a 64-byte boundary. `small`: a message has at most
+    `MAX_SMALL_MESSAGE_BYTES`, and is handled even if the server holds too many bytes, such as a health check.
     """
 
     handler: Callable[[Buffer, GrpcCall], Cancel | None]
     compressed: bool = False
     first_tensor: Callable[[Buffer], int] | None = None
+    small: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Bidirectional:
-    """An RPC with any number of messages both ways. `compressed` and `first_tensor` mean what they mean for `Unary`."""
+    """An RPC with any number of messages both ways. The other attributes mean what they mean for `Unary`."""
 
     open: Callable[[GrpcStreamCall], StreamObserver]
     compressed: bool = False
     first_tensor: Callable[[Buffer], int] | None = None
+    small: bool = False
 
 
 Rpcs = Mapping[str, Unary | Bidirectional]

@@ -10,12 +10,13 @@ from struct import Struct
 from urllib.parse import quote
 
 from halimede.tensors import Buffer
-from halimede.transport.buffers import aligned
+from halimede.transport.buffered_bytes import FULL, too_large
+from halimede.transport.buffers import Buffers
 
 PREFIX = Struct(">BL")
 """The head of a message: whether it is compressed, and its size in bytes."""
 
-UNKNOWN, INVALID, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 2, 3, 4, 8, 12, 13
+UNKNOWN, INVALID, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 2, 3, 4, 8, 12, 13, 14
 """The status codes that the transport itself gives."""
 
 LARGE_MESSAGE_BYTES = 1 << 16
@@ -35,20 +36,20 @@ class MessageReader:
     """Splits the body of a call into messages, in order.
 
     `messages` are the complete ones, each with its compressed flag; the caller empties the list. `limit` is the most
-    bytes of one message. `allocate` makes the buffers of messages that come in parts. `first_tensor` tells from the
+    bytes of one message. `buffers` lends the buffers of messages that come in parts. `first_tensor` tells from the
     first bytes of a large message where to align it.
     """
 
-    __slots__ = ("_allocate", "_buffer", "_filled", "_first_tensor", "_flag", "_limit", "_prefix", "messages")
+    __slots__ = ("_buffer", "_buffers", "_filled", "_first_tensor", "_flag", "_limit", "_prefix", "messages")
 
     def __init__(
         self,
         limit: int,
         first_tensor: Callable[[Buffer], int] | None = None,
-        allocate: Callable[[int, int], memoryview] = aligned,
+        buffers: Buffers | None = None,
     ) -> None:
         self._limit = limit
-        self._allocate = allocate
+        self._buffers = buffers or Buffers()
         self._first_tensor = first_tensor
         self._prefix = b""
         self._flag = 0
@@ -60,6 +61,11 @@ class MessageReader:
     def is_between(self) -> bool:
         """Whether no message is incomplete."""
         return not self._prefix and self._buffer is None
+
+    @property
+    def partial_bytes(self) -> int | None:
+        """How much of the incomplete message has arrived, or None if there is none."""
+        return None if self.is_between else len(self._prefix) + self._filled
 
     def feed(self, data: memoryview, most: int) -> int:
         """Copies a part of the body until `most` messages are complete. Returns how much was taken. Raises
@@ -84,8 +90,10 @@ class MessageReader:
         buffer = self._buffer
         assert buffer is not None
         self._filled += count
+        self._buffers.arrived(buffer, count)
         if self._filled == len(buffer):
             self._buffer = None
+            self._filled = 0
             self.messages.append((self._flag, buffer))
 
     def _begin(self, data: memoryview, at: int) -> int:
@@ -118,9 +126,14 @@ class MessageReader:
     def _new_buffer(self, size: int, start: memoryview) -> memoryview:
         """Returns a buffer for a message. Its pages are touched only as data arrive, so a client that announces much
         and sends little costs little."""
+        buffered = self._buffers.buffered
+        if size > buffered.limit:
+            raise MessageFault(RESOURCE_EXHAUSTED, too_large(size, buffered.limit))
+        if size >= LARGE_MESSAGE_BYTES and buffered.full and buffered.is_full():
+            raise MessageFault(UNAVAILABLE, FULL)
         offset = self._first_tensor(start) if self._first_tensor is not None and size >= LARGE_MESSAGE_BYTES else 0
         try:
-            return self._allocate(size, offset)
+            return self._buffers.aligned(size, offset)
         except MemoryError:
             raise MessageFault(RESOURCE_EXHAUSTED, f"no memory for a message of {size} bytes") from None
 

@@ -10,8 +10,10 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
+from halimede.transport.buffered_bytes import BufferedBytes
 from halimede.transport.buffers import Buffers
 from halimede.transport.event_loop import EventLoop
 from halimede.transport.grpc.bidirectional import BidirectionalCall
@@ -27,6 +29,7 @@ from halimede.transport.http2.stream import Http2Stream
 from halimede.transport.http2.writer import FrameWriter
 from halimede.transport.message_budget import MessageBudget
 from halimede.transport.sockets import Listening, serve_at
+from halimede.transport.stalls import LookRounds, TimeLimits
 
 log = logging.getLogger(__name__)
 
@@ -37,29 +40,51 @@ ABORT_SECONDS = 1.0
 @dataclass(frozen=True, slots=True)
 class GrpcServerOptions:
     """`reuse_port`: several servers may share the port (`--reuse-grpc-port`). `max_receive_bytes` is the limit of one
-    message (G15). `response_compression` is the level none, low, medium or high (G36). `tls` is a context that offers
-    `h2`, see `tls.server_context`."""
+    message (G15). `response_compression` is the level none, low, medium or high (G36). `buffered` counts the bytes that
+    the server holds, over all its ports. `tls` is a context that offers `h2`, see `tls.server_context`."""
 
     reuse_port: bool = False
     max_receive_bytes: int = 2**31 - 1
     response_compression: str = "none"
     keepalive: Keepalive = field(default_factory=Keepalive)
+    times: TimeLimits = field(default_factory=TimeLimits)
+    buffered: BufferedBytes = field(default_factory=BufferedBytes)
     tls: ssl.SSLContext | None = None
 
 
 class GrpcServer:
     """A gRPC server for the RPCs of a service. A path without an RPC is answered UNIMPLEMENTED."""
 
-    def __init__(self, rpcs: Rpcs, options: GrpcServerOptions | None = None, loop: EventLoop | None = None) -> None:
+    def __init__(
+        self,
+        rpcs: Rpcs,
+        options: GrpcServerOptions | None = None,
+        loop: EventLoop | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._options = options or GrpcServerOptions()
         self.max_receive_bytes = self._options.max_receive_bytes
-        self.buffers = Buffers()
+        self.buffers = Buffers(self._options.buffered)
         self.compile = HeadCompiler(rpcs, self._options.response_compression).compile
         self.loop: EventLoop = asyncio.get_running_loop() if loop is None else loop
         self.message_budget = MessageBudget(self.loop)
         tls = self._options.tls is not None
-        self._listener: Http2Listener[CallHead] = Http2Listener(self, self.loop, self._options.keepalive, alpn=tls)
+        self._listener: Http2Listener[CallHead] = Http2Listener(
+            self,
+            self.loop,
+            self._options.keepalive,
+            self.message_budget,
+            self._options.times,
+            self._options.buffered,
+            tls,
+            clock,
+        )
         self._server: Listening | None = None
+
+    @property
+    def rounds(self) -> LookRounds:
+        """The looks at the connections, which `start` begins."""
+        return self._listener.rounds
 
     def connect(self) -> Http2Connection[CallHead]:
         """Returns the protocol object of a new connection."""
@@ -69,6 +94,7 @@ class GrpcServer:
         """Listens. Returns the port, which the system chooses for port 0. Raises Unavailable if the port is in use
         (G39)."""
         options = self._options
+        self.rounds.begin()
         self._server = await serve_at(address, port, self.connect, options.reuse_port, options.tls)
         return self._server.port
 
@@ -84,6 +110,7 @@ class GrpcServer:
         listener.abort_calls()
         await self._empty(ABORT_SECONDS)
         listener.abort()
+        self.rounds.end()
 
     async def _empty(self, timeout: float) -> None:
         """Waits until no connection is left, for at most `timeout` seconds."""

@@ -21,9 +21,10 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from halimede.tensors import Buffer
+from halimede.transport.buffered_bytes import FULL
 from halimede.transport.buffers import Buffers
 from halimede.transport.event_loop import EventLoop, TimerHandle
-from halimede.transport.grpc.calls import OK, Cancel, Message, Metadata, Unary
+from halimede.transport.grpc.calls import MAX_SMALL_MESSAGE_BYTES, OK, Cancel, Message, Metadata, Unary
 from halimede.transport.grpc.heads import (
     ANSWER_HEAD,
     ENCODED_HEADS,
@@ -40,6 +41,7 @@ from halimede.transport.grpc.messages import (
     LARGE_MESSAGE_BYTES,
     PREFIX,
     RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
     UNIMPLEMENTED,
     UNKNOWN,
     MessageFault,
@@ -54,9 +56,14 @@ from halimede.transport.message_budget import MessageBudget
 
 log = logging.getLogger(__name__)
 
-MAX_INFLATED_ON_LOOP_BYTES = 1 << 18
-"""Size that a small message may have after decompression on the loop. 64 kB may become 64 MB, which takes 200 ms and is
-for another thread."""
+MAX_COMPRESSED_ON_LOOP_BYTES = 1 << 14
+"""Size of a message that is decompressed on the loop. One of empty blocks yields nothing and takes long all the
+same."""
+MAX_INFLATED_ON_LOOP_BYTES = 1 << 16
+"""Size that a small message may have after decompression on the loop, which takes 0.2 ms. 64 kB may become 64 MB, which
+takes 200 ms and is for another thread."""
+INFLATE_UNITS = 16
+"""What decompression on the loop spends of the turn's budget of messages."""
 UNREADABLE = "Unable to parse request"
 """Triton's text for a call whose message is missing, incomplete, or cannot be decompressed."""
 
@@ -108,8 +115,26 @@ class CallStream(Http2Stream):
         rpc = self._head.rpc
         self.began = monotonic_ns()
         first_tensor = rpc.first_tensor if rpc else None
-        self._reader = MessageReader(self._server.max_receive_bytes, first_tensor, self._server.buffers.aligned)
+        limit = self._server.max_receive_bytes
+        if rpc is not None and rpc.small:
+            limit = min(limit, MAX_SMALL_MESSAGE_BYTES)
+        self._reader = MessageReader(limit, first_tensor, self._server.buffers)
         return self._reader
+
+    def partial_bytes(self) -> int | None:
+        return None if self._reader is None else self._reader.partial_bytes
+
+    def reject(self, text: str) -> None:
+        self.fail(UNAVAILABLE, text)
+
+    def stalled(self, seconds: float) -> None:
+        self.fail(DEADLINE_EXCEEDED, f"no part of the message arrived for {seconds:g} s")
+
+    @property
+    def _may_begin(self) -> bool:
+        """Whether the server has room for the answer to a call."""
+        buffered, rpc = self._server.buffers.buffered, self._head.rpc
+        return not buffered.full or (rpc is not None and rpc.small) or not buffered.is_full()
 
     def room(self) -> memoryview | None:
         return None if self._reader is None else self._reader.room()
@@ -162,7 +187,8 @@ class CallStream(Http2Stream):
         # The message says that it is compressed, and the head does not say how.
         if encoding == IDENTITY:
             raise MessageFault(INTERNAL, UNREADABLE)
-        if len(message) < LARGE_MESSAGE_BYTES:
+        if len(message) < MAX_COMPRESSED_ON_LOOP_BYTES:
+            self._server.message_budget.spend(INFLATE_UNITS)
             try:
                 return inflate(message, encoding, min(limit, MAX_INFLATED_ON_LOOP_BYTES))
             except MessageFault as fault:
@@ -246,6 +272,9 @@ class UnaryCall(CallStream):
             self._begin(flag, message)
 
     def _begin(self, flag: int, message: Buffer) -> None:
+        if not self._may_begin:
+            self.reject(FULL)
+            return
         try:
             whole = self._inflate(message, self._serve) if flag else message
         except MessageFault as fault:

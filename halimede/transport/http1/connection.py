@@ -1,22 +1,8 @@
-"""One HTTP/1 connection: turns bytes into whole requests, and answers into bytes. Knows nothing of inference.
+"""One HTTP/1 connection: takes the requests that `reader` reads, and answers them. Knows nothing of inference.
 
-httptools parses heads. The connection itself receives a body with a Content-Length that does not come with its head,
-straight into the buffer that the request keeps; in a large one the first tensor lies on a 64-byte boundary. Requests
-are answered one after another, in order. A message that cannot be read is refused with status 400 after the answers to
-the earlier ones, and the connection ends. There is no time limit for a head, a body or an idle connection. Event-loop
-thread only.
-
-The states of receiving, with the attributes that hold them:
-
-| state | attributes | event | then |
-| --- | --- | --- | --- |
-| between requests | `_between` | a head that is known, with its body | the request is taken; stay |
-| between requests | `_between` | a head that is known, body incomplete | in a sized body |
-| between requests | `_between` | any other bytes | in a head |
-| in a head | `_in_head` | the parser has the whole head | in a body |
-| in a body | not `_in_head` | body sized and incomplete | in a sized body |
-| in a body | not `_in_head` | the parser has the whole body | the request is taken; between requests |
-| in a sized body | `_missing` | the last byte | the request is taken; between requests |
+Requests are answered one after another, in order. A message that cannot be read is refused after the answers to the
+earlier ones, and the connection ends. If the requests of one read take long, the rest waits for a later turn of the
+loop. The listener calls `look` once a second, which ends a connection whose client is too slow. Event-loop thread only.
 
 The states of answering:
 
@@ -36,12 +22,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from time import monotonic_ns
-from typing import Any
-
-import httptools
 
 from halimede.tensors import Buffer
+from halimede.transport.buffered_bytes import FULL, MAX_WAIT_SECONDS, BufferedShare
 from halimede.transport.http1.exchange import (
     JOIN_BYTES,
     JSON,
@@ -52,47 +35,35 @@ from halimede.transport.http1.exchange import (
     Writer,
 )
 from halimede.transport.http1.half_closed import HalfClosed
-from halimede.transport.http1.headers import Headers
 from halimede.transport.http1.listener import Http1Listener
+from halimede.transport.http1.reader import SLICE_UNITS, UNMEASURED, RequestReader
 from halimede.transport.lingering import close_flushing, close_lingering
+from halimede.transport.sockets import unsent_bytes
+from halimede.transport.stalls import Stall, is_over
 
 log = logging.getLogger(__name__)
 
-MAX_HEAD_BYTES = 1 << 20
-"""Bytes of a head, of trailers, and of anything else that brings no part of a body."""
-MAX_LINE_BYTES = 1 << 14
-"""Bytes of one header or of the request line. The limit of Triton lies between 8 and 16 kB."""
-MAX_CHUNKS = 65536
-"""Non-empty chunks of a body (H16)."""
-MAX_CHUNKED_BYTES = (1 << 31) - 1
-"""Bytes of a body of unknown size, which might never end. It is the limit of a gRPC message (G15)."""
 MAX_PIPELINED_REQUESTS = 16
 """Requests of one connection that wait for the answer to an earlier one (pipelining), from which on nothing more is
 read. Those that the last read has brought are taken too, so that many small ones may wait."""
-
+MAX_WAITING_BODY_BYTES = 1 << 20
+"""Size of a body that waits for the answer to an earlier request, from which on nothing more is read."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CUT_OFF = "the connection ended before the end of the request"
-_NOT_CHUNKED = "; the request has 'Transfer-Encoding: chunked', so its body must be sent in chunks"
-_OTHER_WORDS = {"Pause on PRI/Upgrade": "this port does not speak HTTP/2; gRPC clients need the gRPC port"}
-"""What is said instead of a text of the parser."""
-_NO_HEAD = Http1Head(b"", b"", Headers(), False, False, 0)
+_UNREAD, _MEMORY, _IDLE, _OTHERS, _HEAD, _BODY = "unread answer", "memory", "request", "others", "head", "body"
+"""What a connection waits for."""
 
 
-class Http1Connection(asyncio.BufferedProtocol):
+class Http1Connection(RequestReader):
     """The protocol object of one client. The loop calls it, and so do the exchanges that it made."""
 
     def __init__(self, listener: Http1Listener) -> None:
-        self._listener = listener
+        super().__init__(listener)
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
         self._writer: Writer = None  # type: ignore[assignment]  # the same, until the client has ended its side
         self._half_closed: HalfClosed | None = None
-        self._renew_parser()
-        self._parsed = False
-        self._usual = b"", _NO_HEAD
         self._current: Http1Exchange | Http1AnswerStream | None = None
         self._waiting: deque[Http1Exchange] = deque()
-        self._silent_bytes = 0
-        self._ending = False
         self._refusal = ""
         self._refusal_status = 400
         self._arrived: tuple[int, int, int] | None = None
@@ -100,7 +71,9 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._write_paused = False
         self._handing_on = False
-        self._begin()
+        self._requests = 0
+        self._stall = Stall()
+        self._unsent_share = BufferedShare(listener.buffers.buffered)
 
     # From the loop.
 
@@ -111,18 +84,24 @@ class Http1Connection(asyncio.BufferedProtocol):
         if self._listener.closing_idle:
             self.close_if_idle()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._listener.scratch if self._missing is None else self._missing
+    def _wait_for_turn(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self._pause_reading()
+            self._listener.turns.wait(self._turn)
 
-    def buffer_updated(self, nbytes: int) -> None:
+    def _turn(self) -> None:
+        self._turn_due = False
+        if self._closed:
+            return
+        self._listener.turns.spend(SLICE_UNITS)
+        self._slice_end = UNMEASURED
         try:
-            if self._missing is not None:
-                self._received_body(nbytes)
-                return
-            # Only between two requests can a known head begin.
-            start = self._take_known(nbytes) if self._between else 0
-            if start < nbytes:
-                self._feed(self._listener.scratch[start:nbytes])
+            if self._put_off:
+                data, self._put_off = self._put_off, b""
+                self._feed(memoryview(data))
+            # Also reads on, if nothing was put off again.
+            self._next()
         except Exception:
             log.exception("HTTP connection closed after an internal error")
             self.abort()
@@ -132,6 +111,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         if not self._between and not self._ending:
             self._refusal = _CUT_OFF
         self._ending = True
+        self._drop_arriving()
         if self._current is None and not self._waiting:
             self._say_refusal()
             self._transport.close()
@@ -150,7 +130,11 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._half_closed.probe()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ending = True
+        self._ending = self._closed = True
+        self._drop_arriving()
+        self._unsent_share.set(0)
+        # It refers back to the connection, which would keep its memory until the garbage collector runs.
+        self._parser = None
         self._listener.remove(self)
         current, waiting = self._current, list(self._waiting)
         self._current = None
@@ -166,12 +150,14 @@ class Http1Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The client does not read its answers. The server reads nothing more from it until it does."""
         self._write_paused = True
+        self._unsent_share.set(self._transport.get_write_buffer_size())
         if isinstance(self._current, Http1AnswerStream):
             self._current.pause_writing()
         self._pause_reading()
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._unsent_share.set(0)
         if isinstance(self._current, Http1AnswerStream):
             if len(self._waiting) < MAX_PIPELINED_REQUESTS:
                 # Without reading, the server would not notice that the client goes while the stream is silent.
@@ -180,252 +166,59 @@ class Http1Connection(asyncio.BufferedProtocol):
         else:
             self._next()
 
-    # Reading.
-
-    def _take_known(self, nbytes: int) -> int:
-        """Takes the requests at the beginning of the receive buffer whose heads are known. Returns where the rest
-        begins. Only between two requests."""
-        listener, start = self._listener, 0
-        self._unknown = b""
-        while start < nbytes and not self._ending:
-            text, head = self._usual
-            # Most clients repeat one head. Comparing with the last one avoids a search for its end, a copy and a
-            # lookup.
-            if head is not _NO_HEAD and listener.received.startswith(text, start, nbytes):
-                end = start + len(text)
-            else:
-                end = listener.received.find(b"\r\n\r\n", start, nbytes) + 4
-                # No whole head has come. `find` returned -1.
-                if end < 4:
-                    break
-                text = bytes(listener.scratch[start:end])
-                head = listener.heads.get(text, _NO_HEAD)
-                if head is _NO_HEAD:
-                    # The parser reads it. If it is an ordinary head, it is known the next time.
-                    self._unknown = text
-                    break
-                self._usual = text, head
-            start = end + head.body_size
-            # The body is incomplete. Its rest is received straight into the buffer of the request.
-            if start > nbytes:
-                self._between = self._in_head = False
-                self._head = head
-                self._receive_rest(listener.scratch[end:nbytes])
-                return nbytes
-            self._take(head, bytes(listener.scratch[end:start]) if head.body_size else b"")
-        return start
-
-    def _begin(self) -> None:
-        """Resets what is known of the request being received."""
-        self._target = b""
-        self._headers = Headers()
-        self._head = _NO_HEAD
-        self._unknown = b""
-        """Text of the head of this request, if its parsed form is worth remembering."""
-        self._parts: list[bytes] = []
-        self._body: memoryview | None = None
-        self._missing: memoryview | None = None
-        self._since = 0
-        self._between = True
-        self._in_head = True
-        self._chunks = 0
-        self._chunked_bytes = 0
-        self._chunk_filled = False
-        self._owes_continue = False
-
-    def _feed(self, data: memoryview) -> None:
-        """Parses received bytes. Upgrades are not offered: such a request counts as an ordinary one, although the
-        parser stops after its head."""
-        self._parsed = True
-        while data and not self._ending:
-            self._silent_bytes += len(data)
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                data = data[upgrade.args[0] :]
-                self._go_on_without_upgrade()
-                continue
-            except httptools.HttpParserCallbackError:
-                # A callback of ours raised. The client is not at fault.
-                raise
-            except httptools.HttpParserError as error:
-                self._refuse(f"malformed HTTP request: {self._reason(str(error))}")
-                return
-            break
-        # Endless trailers and chunk extensions count too, because only `on_body` resets the count.
-        if self._silent_bytes > MAX_HEAD_BYTES:
-            self._refuse(f"the head of the request, or its trailers, exceed {MAX_HEAD_BYTES} bytes")
-        elif self._head.body_size and not self._ending:
-            self._receive_rest(*self._parts)
-
-    def _reason(self, text: str) -> str:
-        """Returns what the client needs to know of an error of the parser."""
-        # Some clients announce chunks and send a body of a known length, in one piece.
-        hint = _NOT_CHUNKED if not self._in_head and b"transfer-encoding" in self._headers else ""
-        return _OTHER_WORDS.get(text, text) + hint
-
-    def _go_on_without_upgrade(self) -> None:
-        """Lets a new parser read the body of a request that asked for an upgrade. The new parser gets a head that does
-        not ask for one."""
-        size = b"Content-Length: %d" % self._head.body_size
-        self._renew_parser()
-        body = b"Transfer-Encoding: chunked" if b"transfer-encoding" in self._headers else size
-        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % body)
-
-    def _receive_rest(self, *parts: Buffer) -> None:
-        """Receives the rest of the body straight into the buffer that the request keeps, behind `parts`."""
-        try:
-            body = self._listener.buffers.aligned(self._head.body_size, _first_tensor(self._head))
-        except (MemoryError, ValueError):
-            self._refuse(f"no memory for a request body of {self._head.body_size} bytes")
-            return
-        at = 0
-        for part in parts:
-            body[at : at + len(part)] = part
-            at += len(part)
-        self._body = body
-        self._missing = body[at:]
-        self._since = monotonic_ns()
-
-    def _received_body(self, nbytes: int) -> None:
-        missing = self._missing
-        assert missing is not None
-        # The body is still incomplete.
-        if nbytes < len(missing):
-            self._missing = missing[nbytes:]
-            return
-        self._missing = None
-        if self._parsed:
-            # The parser still waits for the body, which it never saw. A new parser costs a third of a microsecond.
-            self._renew_parser()
-            self._parsed = False
-        self._complete()
-
-    def _renew_parser(self) -> None:
-        self._parser: Any = httptools.HttpRequestParser(self)
-        # A length beside chunks is accepted and ignored (RFC 9112, section 6.3).
-        self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
-
-    # From the parser.
-
-    def on_message_begin(self) -> None:
-        self._between = False
-
-    def on_url(self, url: bytes) -> None:
-        if self._in_head:
-            self._target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        # Headers after a chunked body are trailers. They are ignored.
-        if self._in_head:
-            self._headers.add(name, value)
-
-    def on_headers_complete(self) -> None:
-        if not self._in_head:
-            return
-        self._in_head = False
-        # The lines are measured only if the whole head is longer than one line may be.
-        if self._silent_bytes > MAX_LINE_BYTES and self._longest_line() > MAX_LINE_BYTES:
-            self._refuse(f"the request line, or a header, exceeds {MAX_LINE_BYTES} bytes")
-            return
-        self._silent_bytes = 0
-        parser, headers = self._parser, self._headers
-        # The server cannot decode any other coding, and would take the encoded bytes for the body.
-        chunked = b"transfer-encoding" in headers
-        if chunked and not _only_chunked(headers):
-            self._refuse("a Transfer-Encoding other than 'chunked' is not supported")
-            return
-        length = headers.get(b"content-length")
-        self._head = Http1Head(
-            parser.get_method(),
-            self._target,
-            headers,
-            # Where the next request begins is in doubt if a peer between counts the length (RFC 9112, section 6.1).
-            parser.should_keep_alive() and not (chunked and length is not None),
-            parser.get_http_version() == "1.0",
-            int(length) if length and not chunked else 0,
-        )
-        # A head with `Expect` is not remembered, because a known head skips this answer. HTTP/1.0 has no interim
-        # answers.
-        if b"expect" in headers and not self._head.http10:
-            self._owes_continue = True
-            self._continue()
-        elif self._unknown and not chunked and not parser.should_upgrade():
-            self._listener.learn(self._unknown, self._head)
-
-    def _longest_line(self) -> int:
-        return max(len(self._target), *(len(name) + len(value) for name, value in self._headers.items()), 0)
-
-    def on_body(self, part: bytes) -> None:
-        self._silent_bytes = 0
-        self._chunk_filled = True
-        if self._ending:
-            return
-        self._parts.append(part)
-        self._chunked_bytes += len(part)
-        if self._chunked_bytes > MAX_CHUNKED_BYTES:
-            self._refuse(f"Chunked request body exceeds maximum of {MAX_CHUNKED_BYTES} bytes.")
-
-    def on_chunk_complete(self) -> None:
-        # The chunk of no bytes that ends a body does not count.
-        if self._chunk_filled:
-            self._chunk_filled = False
-            self._chunks += 1
-            if self._chunks > MAX_CHUNKS and not self._ending:
-                self._refuse(
-                    f"Chunked request body exceeds maximum of {MAX_CHUNKS} non-empty chunks. "
-                    "Send fewer or larger HTTP chunks."
-                )
-
-    def on_message_complete(self) -> None:
-        # A request that asks for an upgrade is complete only after its body, which another parser reads.
-        if not self._parser.should_upgrade():
-            self._complete()
-
     # Requests.
-
-    def _complete(self) -> None:
-        """The request that was being received is complete."""
-        body: Buffer = b""
-        if self._body is not None:
-            body = self._body
-        elif self._parts:
-            body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        head, since = self._head, self._since
-        self._begin()
-        self._take(head, body, since)
 
     def _take(self, head: Http1Head, body: Buffer, since: int = 0) -> None:
         """Hands a whole request on, or lets it wait for the answer to the one before."""
         if self._ending:
             return
         exchange = Http1Exchange(self, head, body, since)
-        if self._current is None and not self._write_paused:
-            self._hand_on(exchange)
-            return
+        self._requests += 1
+        if self._current is None and not self._write_paused and not self._waiting:
+            if not self._is_late():
+                self._hand_on(exchange)
+                return
+            self._wait_for_turn()
         self._waiting.append(exchange)
         # A client that sends without reading is stopped by its own send buffer.
-        if len(self._waiting) >= MAX_PIPELINED_REQUESTS:
+        if len(self._waiting) >= MAX_PIPELINED_REQUESTS or len(body) >= MAX_WAITING_BODY_BYTES:
             self._pause_reading()
 
     def _hand_on(self, exchange: Http1Exchange) -> None:
         """Calls the handler. An error in it is answered with status 500, and the connection goes on."""
         self._current = exchange
+        # A small request that changes nothing, such as a health check, is always answered.
+        if self._listener.buffers.buffered.full and exchange.method == b"POST":
+            self._refuse_for_memory(exchange)
+            return
         try:
             self._listener.handler(exchange)
         except Exception:
             log.exception("failed to handle %s", exchange.target)
             exchange.fail()
 
+    def _refuse_for_memory(self, exchange: Http1Exchange) -> None:
+        # Whether there is room was found out some time ago.
+        if self._listener.buffers.buffered.is_full():
+            exchange.respond(503, JSON, (b'{"error":"%b"}' % FULL.encode(),))
+        else:
+            self._listener.handler(exchange)
+
     def _next(self) -> None:
         """Hands on the requests that wait, and reads on if none is left. If the handler answers at once, from within
         this call, the loop here takes the next request instead of calling deeper."""
-        if self._handing_on:
+        if self._handing_on or self._turn_due:
             return
         self._handing_on = True
+        self._slice_end = UNMEASURED
         while self._waiting and self._current is None and not self._write_paused:
+            if self._is_late():
+                self._wait_for_turn()
+                break
             self._hand_on(self._waiting.popleft())
         self._handing_on = False
+        if self._turn_due:
+            return
         if self._current is not None:
             self._probe()
             # Half, so that reading does not stop and go on with each request.
@@ -443,7 +236,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._transport.write(_CONTINUE)
 
     def _read_on(self) -> None:
-        if not self._reading and self._half_closed is None:
+        if not self._reading and self._half_closed is None and not self._turn_due and not self._short_of_memory:
             self._reading = True
             self._transport.resume_reading()
 
@@ -458,7 +251,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         # The parser may go on after the last request, as after `Connection: close`.
         if self._ending:
             return
-        self._parts.clear()
+        self._drop_arriving()
         self._refusal, self._refusal_status = text, status
         self._end()
 
@@ -552,6 +345,9 @@ class Http1Connection(asyncio.BufferedProtocol):
         which nothing has arrived since the call before. Returns False if the listener must call it again."""
         if self._current is not None or self._waiting or self._closed:
             return True
+        # Bytes that have arrived wait for a turn of the loop.
+        if self._turn_due:
+            return False
         if self._between:
             self._ending = self._closed = True
             self._transport.close()
@@ -562,6 +358,51 @@ class Http1Connection(asyncio.BufferedProtocol):
             return False
         self._refuse("Server exiting", 503)
         return True
+
+    def look(self, now: float) -> None:
+        """Ends the connection if its client is too slow, or reads on if memory was freed. Called once a second."""
+        if self._closed:
+            return
+        if self._write_paused:
+            self._unsent_share.set(self._transport.get_write_buffer_size())
+        situation, progress, limit = self._situation()
+        seconds = self._stall.seconds(situation, progress, now)
+        if self._short_of_memory and not self._listener.buffers.buffered.is_full():
+            self._short_of_memory = False
+            self._read_on()
+        elif is_over(limit, seconds):
+            self._give_up(situation, limit)
+
+    def _situation(self) -> tuple[str, int, float]:
+        """Returns what the server waits for, a number that changes when the client makes progress, and the limit of the
+        time without progress."""
+        times = self._listener.limits.times
+        if unsent := unsent_bytes(self._transport):
+            return _UNREAD, unsent, times.unread
+        if self._short_of_memory:
+            return _MEMORY, 0, MAX_WAIT_SECONDS
+        if self._between:
+            idle = self._current is None and not self._waiting and not self._turn_due
+            return _IDLE, self._requests, times.idle if idle else 0
+        # The client cannot send: the server does not read, or has not asked for the body yet.
+        if not self._reading or self._owes_continue or self._ending:
+            return _OTHERS, 0, 0
+        if self._in_head:
+            return _HEAD, self._requests, times.head
+        arrived = self._silent_bytes + self._chunked_bytes
+        return _BODY, arrived - (0 if self._missing is None else len(self._missing)), times.body
+
+    def _give_up(self, situation: str, limit: float) -> None:
+        if situation is _UNREAD:
+            self.abort()
+        elif situation is _IDLE:
+            self._ending = self._closed = True
+            self._transport.close()
+        elif situation is _MEMORY:
+            self._short_of_memory = False
+            self._refuse(FULL, 503)
+        else:
+            self._refuse(f"the {situation} of the request did not arrive within {limit:g} s", 408)
 
     def abort(self) -> None:
         """Drops the connection without sending what is buffered."""
@@ -586,16 +427,3 @@ class Http1Connection(asyncio.BufferedProtocol):
             else:
                 close_flushing(self._transport, listener.call_later)
         return True
-
-
-def _first_tensor(head: Http1Head) -> int:
-    """Returns where the first tensor begins in the body: after the JSON."""
-    # The front refuses a value that is not a number. Here it only means that no tensor is aligned.
-    length = head.headers.get(b"inference-header-content-length")
-    return int(length) if length and len(length) < 20 and length.isdigit() else 0
-
-
-def _only_chunked(headers: Headers) -> bool:
-    """Whether the transfer coding is `chunked`, once, and nothing else."""
-    codings = [value.strip().lower() for name, value in headers.sent if name.lower() == b"transfer-encoding"]
-    return codings == [b"chunked"]

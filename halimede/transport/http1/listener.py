@@ -3,11 +3,16 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
 from typing import Protocol
 
+from halimede.transport.buffered_bytes import BufferedBytes
 from halimede.transport.buffers import Buffers
 from halimede.transport.event_loop import CallLater, call_later_on_running_loop
 from halimede.transport.http1.exchange import Http1Exchange, Http1Head
+from halimede.transport.message_budget import MessageBudget
+from halimede.transport.stalls import LookRounds, TimeLimits
 
 MAX_KNOWN_HEADS = 256
 """Number of heads whose parsed form is remembered."""
@@ -18,7 +23,31 @@ STALLED_REQUEST_SECONDS = 1.0
 RECEIVE_BUFFER_BYTES = 1 << 16
 """Bytes per read if a head may come. At most this much of a large body is copied to its place afterwards."""
 
+MAX_HEAD_BYTES = 1 << 17
+"""Bytes of a head, of trailers, and of anything else that brings no part of a body (`--http-max-header-bytes`). Beyond
+it the client gets status 431. Heads of real clients have at most about 12 KB."""
+MAX_FIELDS = 512
+"""Header fields of a request. Beyond it the client gets status 431. Real clients send at most about 50."""
+
 Handler = Callable[[Http1Exchange], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Http1Limits:
+    """What a client may do on a connection."""
+
+    head_bytes: int = MAX_HEAD_BYTES
+    times: TimeLimits = field(default_factory=TimeLimits)
+
+
+class _CallLaterLoop:
+    """The `CallSoonLoop` of a `CallLater`."""
+
+    def __init__(self, call_later: CallLater) -> None:
+        self._call_later = call_later
+
+    def call_soon(self, callback: Callable[..., object]) -> object:
+        return self._call_later(0.0, callback)
 
 
 class OpenConnection(Protocol):
@@ -26,18 +55,29 @@ class OpenConnection(Protocol):
 
     def close_if_idle(self) -> bool: ...
     def abort(self) -> None: ...
+    def look(self, now: float) -> None: ...
 
 
 class Http1Listener:
     """What the connections of one port share: the handler, the receive buffers, the open connections, and known heads.
 
     A client sends the same head again and again, so most heads are looked up and not parsed. `handler` receives each
-    request.
+    request. `clock` is the time in seconds; the loop's own stands still within a turn.
     """
 
-    def __init__(self, handler: Handler, call_later: CallLater = call_later_on_running_loop) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        call_later: CallLater = call_later_on_running_loop,
+        limits: Http1Limits | None = None,
+        buffered: BufferedBytes | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.handler = handler
         self.call_later = call_later
+        self.limits = limits or Http1Limits()
+        self.clock = clock
+        self.turns = MessageBudget(_CallLaterLoop(call_later))
         self.connections: set[OpenConnection] = set()
         self.draining = False
         """Whether answers announce the end of their connections."""
@@ -45,9 +85,10 @@ class Http1Listener:
         """Whether a connection without a request is closed at once."""
         self.received = bytearray(RECEIVE_BUFFER_BYTES)
         self.scratch = memoryview(self.received)
-        self.buffers = Buffers()
+        self.buffers = Buffers(buffered)
         self.heads: dict[bytes, Http1Head] = {}
         self._empty: asyncio.Event | None = None
+        self.rounds = LookRounds(self.connections, clock, call_later)
 
     def drain(self, idle_seconds: float = 0.0) -> None:
         """Ends each connection after its next answer, which says so, or when it has been idle for `idle_seconds`.

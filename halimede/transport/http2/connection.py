@@ -15,6 +15,16 @@ Knows no gRPC and no inference. Event-loop thread only.
 | closing | `_closing` | the last bytes were taken, or a timer | lost |
 | any | | `connection_lost` | the streams end; lost |
 
+Reading pauses for several reasons at a time (`_holds`):
+
+| reason | from | until |
+| --- | --- | --- |
+| `_UNREAD` | the client has `MAX_UNREAD_BYTES` of answers that it does not read | it has read them |
+| `_TURN` | the bytes of one read took `SLICE_SECONDS`, or bring a large header block | the turns of the others |
+| `_MEMORY` | a large message arrives, and the server holds too many bytes | some are freed, or the message is refused |
+
+The listener calls `look` once a second. It ends what a client began and does not go on with.
+
 Window updates and RST_STREAM of a stream that is over are normal, because the client may not know yet. `_resets` has
 the last streams that this side has reset: DATA and HEADERS for those are dropped, for other closed streams they are
 faults (section 5.1).
@@ -25,6 +35,7 @@ import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from halimede.transport.buffered_bytes import FULL, MAX_WAIT_SECONDS
 from halimede.transport.http2.frames import (
     ACK,
     GOAWAY,
@@ -51,6 +62,8 @@ from halimede.transport.http2.stream import Http2Stream
 from halimede.transport.http2.timers import ConnectionTimers
 from halimede.transport.http2.writer import FrameWriter, SendingStream
 from halimede.transport.lingering import close_lingering
+from halimede.transport.sockets import unsent_bytes
+from halimede.transport.stalls import Stall, is_over
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +73,16 @@ WRITE_BUFFER_BYTES = 1 << 20
 """Unsent bytes at which asyncio calls `pause_writing`."""
 MAX_UNREAD_BYTES = 1 << 16
 """Bytes that the server writes to a client that does not read. Then it does not read from the client either."""
+
+SLICE_SECONDS = 0.001
+"""Time that the frames of one connection may take in a turn of the loop. The rest of a read waits for a later turn.
+Most reads bring so few frames that they are not measured."""
+SLICE_UNITS = 64
+"""What such a rest spends of the budget of a later turn."""
+_BLOCK_SHIFT = 8
+"""A header block of 64 KiB, which takes 1.5 ms (3.5 ms without compiled modules), spends the budget of a turn."""
+_UNREAD, _TURN, _MEMORY = 1, 2, 4
+"""Reasons for not reading. See the module's table."""
 
 _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 # Payloads of eight bytes, by which the answers to our two kinds of ping are told apart.
@@ -87,7 +110,10 @@ class Http2Connection(FrameReader, Generic[H]):
         self._window = CONNECTION_WINDOW_BYTES
         self._unconsumed = 0
         self._floods = FloodLimits()
-        self._reading = True
+        self._holds = 0
+        self._slice_end = 0.0
+        self._stall = Stall()
+        self._stalls: dict[int, Stall] = {}
         self._ended_by_head = 0
         self._goaway_sent: int | None = None
         self._closing = False
@@ -104,7 +130,9 @@ class Http2Connection(FrameReader, Generic[H]):
         self._transport = transport  # type: ignore[assignment]  # a stream transport, which the base type cannot say
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         listener = self._listener
-        self.out = FrameWriter(self._transport, self._at_end, self._finished, self._abandoned, self._refill)
+        self.out = FrameWriter(
+            self._transport, self._at_end, self._finished, self._abandoned, self._refill, listener.buffered
+        )
         listener.connections.add(self)
         self._timers = ConnectionTimers(listener.loop, listener.keepalive, self)
         # A client that does not offer h2 would not understand any frame.
@@ -119,6 +147,7 @@ class Http2Connection(FrameReader, Generic[H]):
         out = self.out
         out.hold()
         self._timers.heard_at = self._now()
+        self._slice_end = 0.0
         try:
             if not self._closing:
                 self.read(nbytes)
@@ -129,9 +158,54 @@ class Http2Connection(FrameReader, Generic[H]):
             self._fail(ConnectionFault(Code.INTERNAL_ERROR, "internal error"))
         self._flush()
         # Pings and SETTINGS are answered whether or not the client reads, so reading must stop.
-        if out.backlog > MAX_UNREAD_BYTES and self._reading and not self._closing:
-            self._reading = False
+        if out.backlog > MAX_UNREAD_BYTES:
+            self._hold(_UNREAD)
+        if self.put_off:
+            self._hold(_TURN)
+            self._listener.turns.wait(self._go_on)
+        # Others, such as health checks, are still read.
+        if self._listener.buffered.full and any(stream.partial_bytes() for stream in self._streams.values()):
+            self._hold(_MEMORY)
+
+    def _hold(self, reason: int) -> None:
+        """Stops reading for a reason."""
+        if not self._holds and not self._closing:
             self._transport.pause_reading()
+        self._holds |= reason
+
+    def _unhold(self, reason: int) -> None:
+        """Reads on if there is no other reason not to."""
+        if self._holds & reason:
+            self._holds &= ~reason
+            if not self._holds and not self._closing:
+                self._transport.resume_reading()
+
+    # Turns of the loop.
+
+    def must_wait(self, block_bytes: int) -> bool:
+        turns = self._listener.turns
+        if block_bytes:
+            if not turns.left:
+                return True
+            turns.spend(block_bytes >> _BLOCK_SHIFT)
+            return False
+        now = self._listener.clock()
+        # The first look of a read. Most reads are over before it, so that they cost no look at the clock.
+        if not self._slice_end:
+            self._slice_end = now + SLICE_SECONDS
+        return now >= self._slice_end
+
+    def _go_on(self) -> None:
+        """Parses what an earlier turn has put off."""
+        # The connection may have ended meanwhile.
+        if self._closing:
+            return
+        self._listener.turns.spend(SLICE_UNITS)
+        # This puts the waiting bytes back into the receive buffer.
+        self.get_buffer(0)
+        self.buffer_updated(0)
+        if not self.put_off:
+            self._unhold(_TURN)
 
     def _at_end(self, callback: Callable[[], None]) -> None:
         """Runs a callback at the end of the loop's turn."""
@@ -161,6 +235,10 @@ class Http2Connection(FrameReader, Generic[H]):
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             self._lose(stream)
+        # These refer back to the connection, which would keep its memory until the garbage collector runs.
+        self.out.release()
+        self._frames.clear()
+        self._timers = None  # type: ignore[assignment]  # nothing is called any more
         self._listener.left(self)
 
     def pause_writing(self) -> None:
@@ -169,9 +247,7 @@ class Http2Connection(FrameReader, Generic[H]):
     def resume_writing(self) -> None:
         self.out.write_paused = False
         self.out.backlog = 0
-        if not self._reading:
-            self._reading = True
-            self._transport.resume_reading()
+        self._unhold(_UNREAD)
         self._flush()
 
     # DATA.
@@ -477,6 +553,67 @@ class Http2Connection(FrameReader, Generic[H]):
         except Exception:
             log.exception("failed to cancel a gRPC call")
 
+    # Looks.
+
+    def look(self, now: float) -> None:
+        """Ends the connection, or a call, if the client is too slow. Called once a second."""
+        if self._closing:
+            return
+        situation, progress, limit = self._situation()
+        seconds = self._stall.seconds(situation, progress, now)
+        if self._holds & _MEMORY and not self._listener.buffered.is_full():
+            self._unhold(_MEMORY)
+        elif is_over(limit, seconds):
+            self._give_up(situation, limit)
+        if not self._closing:
+            self._guarded(lambda: self._look_at_streams(now))
+            self._flush()
+
+    def _situation(self) -> tuple[str, int, float]:
+        """Returns what the server waits for, a number that changes when the client makes progress, and the limit of the
+        time without progress. Idle connections are a matter of keep-alive."""
+        times = self._listener.times
+        if unsent := unsent_bytes(self._transport):
+            return "unread answers", unsent, times.unread
+        if self._holds & _MEMORY:
+            return "memory", 0, MAX_WAIT_SECONDS
+        if self._holds:
+            return "", 0, 0
+        if self.block_stream:
+            return "header block", self.block_stream, times.head
+        return ("frame", int(self._timers.heard_at * 1000), times.body) if self.within_frame else ("", 0, 0)
+
+    def _give_up(self, situation: str, limit: float) -> None:
+        if situation == "memory":
+            for stream in list(self._streams.values()):
+                if stream.partial_bytes():
+                    self._guarded(lambda stream=stream: stream.reject(FULL))  # type: ignore[misc]  # a bound argument
+            self._unhold(_MEMORY)
+        elif situation == "unread answers":
+            self.abort()
+        else:
+            self._fail(ConnectionFault(Code.ENHANCE_YOUR_CALM, f"the {situation} did not arrive within {limit:g} s"))
+
+    def _look_at_streams(self, now: float) -> None:
+        """Ends calls whose answers are not read, and those with half a message. A call may be silent for any time."""
+        times, before, self._stalls = self._listener.times, self._stalls, {}
+        for stream in list(self._streams.values()):
+            partial = None if self._holds or self._window <= 0 else stream.partial_bytes()
+            if stream.queued and (stream.window <= 0 or self.out.window <= 0):
+                unread, progress, limit = True, stream.queued, times.unread
+            elif partial is not None and stream.receive_window > 0:
+                unread, progress, limit = False, partial, times.body
+            else:
+                continue
+            stall = self._stalls[stream.id] = before.get(stream.id) or Stall()
+            if not is_over(limit, stall.seconds(unread, progress, now)):
+                continue
+            if unread:
+                stream.reset(Code.ENHANCE_YOUR_CALM)
+                stream.gone()
+            else:
+                stream.stalled(limit)
+
     # Ending.
 
     @property
@@ -527,7 +664,7 @@ class Http2Connection(FrameReader, Generic[H]):
 
     def _fail(self, fault: ConnectionFault) -> None:
         """Ends the connection because of a fault (section 5.4.1)."""
-        log.info("gRPC connection ended by the server: %s: %s", fault.code.name, fault.text)
+        self._listener.log_fault(fault)
         # The text goes to the client as debug data.
         self.out.put_control(goaway(self._last_id, fault.code, fault.text))
         self.stop_reading()

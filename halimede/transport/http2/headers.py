@@ -1,6 +1,6 @@
 """Header blocks in and out (HPACK, RFC 7541), and the rules for a request's head (RFC 9113, section 8.3).
 
-The decoder walks over a block with the table, the Huffman code and the integers of the `hpack` library. It remembers
+The decoder walks over a block with the table and the integers of the `hpack` library. It remembers
 blocks that consist of indexed fields alone, because clients send the same few again and again. The encoder needs a
 handful of fields, which enter the peer's table once. A connection has one decoder and one encoder, and calls them in
 the order of its frames. Knows no connection and no gRPC.
@@ -13,14 +13,13 @@ from typing import ClassVar, Generic, TypeVar
 from halimede.transport.http2.frames import Code, ConnectionFault
 from halimede.transport.http2.hpack_library import (
     STATIC_TABLE,
-    Decoder,
     HeaderTable,
     HPACKDecodingError,
     HPACKError,
     OversizedHeaderListError,
-    decode_huffman,
     decode_integer,
 )
+from halimede.transport.http2.huffman import decode as decode_huffman
 
 Field = tuple[bytes, bytes]
 Fields = tuple[Field, ...]
@@ -37,6 +36,11 @@ MAX_CHECKED_FIELDS = 64
 """Number of fields that are remembered as well formed."""
 MAX_CHECKED_FIELD_BYTES = 128
 """Size of a field that is remembered as well formed."""
+MAX_FIELDS = 1024
+"""Number of fields in a header list. More end the connection. A list of the announced size
+(SETTINGS_MAX_HEADER_LIST_SIZE) has at most 496."""
+MAX_TABLE_UPDATES = 2
+"""Table size updates at the beginning of a block: the smallest size since the last block, and the present one."""
 _ENTRY_OVERHEAD_BYTES = 32
 """What a field counts beyond its name and value (RFC 9113, section 6.5.2)."""
 _MAX_INTEGER_BYTES = 16
@@ -78,12 +82,12 @@ class HeaderDecoder(Generic[H]):
     was found well formed stays so.
     """
 
-    __slots__ = ("_checked", "_compile", "_decoder", "_is_cacheable", "_known", "_known_bytes")
+    __slots__ = ("_checked", "_compile", "_is_cacheable", "_known", "_known_bytes", "_table")
 
     def __init__(self, compile: Callable[[RequestHead], H], is_cacheable: Callable[[H], bool]) -> None:
         self._compile = compile
         self._is_cacheable = is_cacheable
-        self._decoder = Decoder(MAX_LIST_BYTES)
+        self._table = HeaderTable()
         self._known: dict[bytes, H] = {}
         self._known_bytes = 0
         self._checked: dict[Field, None] = {}
@@ -113,13 +117,14 @@ class HeaderDecoder(Generic[H]):
         return self._read(block)[0]
 
     def _read(self, block: bytes) -> ReadBlock:
-        """Reads any block: `read_fields` for most, the library for one that begins with a table size update."""
+        """Reads any block. Raises ConnectionFault."""
         try:
             if block and _TOP_BITS_RESIZING <= block[0] < _TOP_BITS_INSERTING:
-                fields = [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
-                read = fields, sum(map(entry_size, fields)), True, True
+                fields, size, _, _ = read_fields(block, self._table, _resize(block, self._table))
+                # Such a block must not be remembered, because it changes the table each time.
+                read = fields, size, True, True
             else:
-                read = read_fields(block, self._decoder.header_table)
+                read = read_fields(block, self._table)
         except OversizedHeaderListError:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header list too large") from None
         except (HPACKError, IndexError, ValueError) as error:
@@ -132,8 +137,24 @@ class HeaderDecoder(Generic[H]):
         return read
 
 
-def read_fields(block: bytes, table: HeaderTable) -> ReadBlock:
-    """Reads a block without table size updates (RFC 7541, sections 6.1 and 6.2).
+def _resize(block: bytes, table: HeaderTable) -> int:
+    """Applies the table size updates at the beginning of a block (RFC 7541, section 6.3). Returns where they end. The
+    reader of the fields refuses those after `MAX_TABLE_UPDATES`."""
+    at = 0
+    for _ in range(MAX_TABLE_UPDATES):
+        if at == len(block) or not _TOP_BITS_RESIZING <= block[at] < _TOP_BITS_INSERTING:
+            break
+        size, used = decode_integer(block[at : at + _MAX_INTEGER_BYTES], 5)
+        # The server never allows more than the initial size.
+        if size > HeaderTable.DEFAULT_SIZE:
+            raise HPACKDecodingError("the table is larger than the server allows")
+        table.maxsize = size
+        at += used
+    return at
+
+
+def read_fields(block: bytes, table: HeaderTable, at: int = 0) -> ReadBlock:
+    """Reads the fields of a block, from `at` on (RFC 7541, sections 6.1 and 6.2).
 
     A client whose heads differ in one field, such as a deadline, sends blocks in which every byte is new, because each
     insertion moves all entries. Nothing can be remembered then, so the walk is kept short. Raises HPACKError or
@@ -142,7 +163,7 @@ def read_fields(block: bytes, table: HeaderTable) -> ReadBlock:
     fields: list[Field] = []
     size, spelled, changed = 0, False, False
     entry = table.get_by_index
-    at, end = 0, len(block)
+    end = len(block)
     while at < end:
         byte = block[at]
         # One byte: a whole indexed field, by far the most frequent kind.
@@ -167,7 +188,7 @@ def read_fields(block: bytes, table: HeaderTable) -> ReadBlock:
                 table.add(name, value)
         # The sum of `entry_size`, written out because a call per field is measurable.
         size += len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD_BYTES
-        if size > MAX_LIST_BYTES:
+        if size > MAX_LIST_BYTES or len(fields) == MAX_FIELDS:
             raise OversizedHeaderListError
         fields.append(field)
     return fields, size, spelled, changed

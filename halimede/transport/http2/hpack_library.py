@@ -1,16 +1,15 @@
 """The parts of the `hpack` library that the server uses, some of which the library does not document.
 
-The server walks over header blocks itself, with the library's table, Huffman code and integers. These three are private
-to the library and may change in any release. So they are imported here only, and a test compares the installed version
-with `KNOWN_VERSIONS`.
+The server walks over header blocks itself, with the library's table, integers and constants of the Huffman code. These
+are private to the library and may change in any release. So they are imported here only, and a test compares the
+installed version with `KNOWN_VERSIONS`.
 """
 
 from typing import Final
 
-from hpack import Decoder
 from hpack.exceptions import HPACKDecodingError, HPACKError, OversizedHeaderListError
 from hpack.hpack import decode_integer
-from hpack.huffman_table import decode_huffman
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.table import HeaderTable
 
 KNOWN_VERSIONS: Final = ("4.2.0",)
@@ -21,12 +20,12 @@ STATIC_TABLE: Final = HeaderTable.STATIC_TABLE
 
 __all__ = [
     "KNOWN_VERSIONS",
+    "REQUEST_CODES",
+    "REQUEST_CODES_LENGTH",
     "STATIC_TABLE",
-    "Decoder",
     "HPACKDecodingError",
     "HPACKError",
     "HeaderTable",
     "OversizedHeaderListError",
-    "decode_huffman",
     "decode_integer",
 ]

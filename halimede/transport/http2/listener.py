@@ -1,21 +1,37 @@
 """What the connections of one HTTP/2 port share, and how all of them end. Event-loop thread only."""
 
 import asyncio
+import logging
 from collections.abc import Callable
+from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
+from halimede.transport.buffered_bytes import BufferedBytes
 from halimede.transport.event_loop import EventLoop
-from halimede.transport.http2.frames import DEFAULT_WINDOW_BYTES, Setting, settings_frame, window_update
+from halimede.transport.http2 import huffman
+from halimede.transport.http2.frames import (
+    DEFAULT_WINDOW_BYTES,
+    ConnectionFault,
+    Setting,
+    settings_frame,
+    window_update,
+)
 from halimede.transport.http2.headers import RequestHead
-from halimede.transport.http2.limits import Keepalive
+from halimede.transport.http2.limits import Keepalive, TokenBucket
 from halimede.transport.http2.reader import MAX_FRAME_BYTES, ReceiveBuffer
 from halimede.transport.http2.stream import RECEIVE_WINDOW_BYTES, Http2Stream
 from halimede.transport.http2.writer import FrameWriter
+from halimede.transport.message_budget import MessageBudget
+from halimede.transport.stalls import LookRounds, TimeLimits
+
+log = logging.getLogger(__name__)
 
 MAX_CALLS = 1024
 """Streams that a client may have open at once (SETTINGS_MAX_CONCURRENT_STREAMS)."""
 MAX_HEADER_LIST_BYTES = 1 << 14
 """Size of a header list that is accepted (SETTINGS_MAX_HEADER_LIST_SIZE)."""
+LOGGED_FAULTS_PER_SECOND = 1
+"""Lines in the log for connections that the server ends because of their clients' faults. The others are counted."""
 CONNECTION_WINDOW_BYTES = 1 << 26
 """Bytes that a client may send ahead on all its streams."""
 
@@ -54,21 +70,42 @@ class OpenConnection(Protocol):
     def drain(self) -> None: ...
     def abort_calls(self) -> None: ...
     def abort(self) -> None: ...
+    def look(self, now: float) -> None: ...
 
 
 class Http2Listener(Generic[H]):
     """What the connections of one port share. `alpn`: a client must have agreed to `h2` by TLS. `on_empty` is called
     when the last connection has gone."""
 
-    def __init__(self, opener: RequestOpener[H], loop: EventLoop, keepalive: Keepalive, alpn: bool = False) -> None:
+    def __init__(
+        self,
+        opener: RequestOpener[H],
+        loop: EventLoop,
+        keepalive: Keepalive,
+        turns: MessageBudget,
+        times: TimeLimits | None = None,
+        buffered: BufferedBytes | None = None,
+        alpn: bool = False,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.opener = opener
         self.loop = loop
         self.keepalive = keepalive
+        self.turns = turns
+        self.times = times or TimeLimits()
+        self.buffered = buffered or BufferedBytes()
+        self.clock = clock
+        """The time in seconds. The loop's own clock stands still within a turn."""
         self._alpn = alpn
+        # Here, because it would take too long within the first call.
+        huffman.prepare()
         self.receive_buffer = ReceiveBuffer()
         self.connections: set[OpenConnection] = set()
         self.draining = False
+        self._lines = TokenBucket(1, LOGGED_FAULTS_PER_SECOND)
+        self._unlogged = 0
         self.on_empty: Callable[[], None] = lambda: None
+        self.rounds = LookRounds(self.connections, clock, loop.call_later)
 
     def agrees(self, transport: asyncio.BaseTransport) -> bool:
         """Whether the client of a new connection uses HTTP/2, if TLS has negotiated a protocol."""
@@ -91,6 +128,15 @@ class Http2Listener(Generic[H]):
         """Drops the connections that are left."""
         for connection in list(self.connections):
             connection.abort()
+
+    def log_fault(self, fault: ConnectionFault) -> None:
+        """Logs why a connection was ended. A client can cause any number of such lines, so most are only counted."""
+        if not self._lines.take(self.clock()):
+            self._unlogged += 1
+            return
+        unlogged, self._unlogged = self._unlogged, 0
+        more = f" ({unlogged} more since the last such line)" if unlogged else ""
+        log.info("gRPC connection ended by the server: %s: %s%s", fault.code.name, fault.text, more)
 
     def left(self, connection: OpenConnection) -> None:
         """A connection is lost."""

@@ -17,6 +17,10 @@ blocks are handed on whole. Knows no streams. Event-loop thread only.
 | in data, direct | `_direct` | data, received into the receiver's buffer | in data, or between frames |
 | skipping | `_skip` > 0 | the payload | between frames |
 | stopped | `_stopped` | nothing more | |
+| put off | `put_off` | nothing, until `read` is called again | as before |
+
+A client may put much work into few bytes. So the reader counts units of work, and from time to time asks the derived
+class whether the rest of the bytes must wait for a later turn of the loop.
 """
 
 import asyncio
@@ -55,6 +59,13 @@ MAX_BLOCK_BYTES = 1 << 16
 """Bytes of a header block, and the largest frame that must be in the receive buffer as a whole."""
 MAX_CONTINUATIONS = 64
 """CONTINUATION frames of a header block. Without a limit, small ones would cost the server more than the client."""
+
+UNITS_PER_LOOK = 16
+"""Units of work after which the reader asks whether the turn is too long. A frame is one unit, and another one for each
+256 bytes."""
+LARGE_BLOCK_BYTES = 1 << 12
+"""Size of a part of a header block from which on the turns of all connections are asked first."""
+_UNIT_SHIFT = 8
 
 _WHOLE = frozenset((HEADERS, CONTINUATION, SETTINGS, RST_STREAM, PING, PRIORITY))
 """The kinds of frames that are delivered whole."""
@@ -100,6 +111,9 @@ class FrameReader(asyncio.BufferedProtocol):
         self._block: _Block | None = None
         self._skip = 0
         self._stopped = False
+        self.put_off = False
+        """Whether received bytes wait for a later turn of the loop. Nothing may be received until `read(0)` has parsed
+        them."""
         # The DATA frame under way: its receiver (None if its data are dropped), what is still to come, and where to.
         self._receiver: DataReceiver | None = None
         self._data_left = 0
@@ -141,6 +155,21 @@ class FrameReader(asyncio.BufferedProtocol):
         """Handles a frame whose payload is skipped."""
         raise NotImplementedError
 
+    def must_wait(self, block_bytes: int) -> bool:
+        """Whether the next frame must wait for a later turn of the loop. `block_bytes` is the size of the header block
+        that it brings or continues, 0 if that is small."""
+        raise NotImplementedError
+
+    @property
+    def within_frame(self) -> bool:
+        """Whether a part of a frame has arrived."""
+        return bool(self._kept or self._data_left or self._padding_left or self._skip)
+
+    @property
+    def block_stream(self) -> int:
+        """The stream of the header block that is incomplete, or 0."""
+        return 0 if self._block is None else self._block.stream_id
+
     # Receiving.
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -160,6 +189,7 @@ class FrameReader(asyncio.BufferedProtocol):
             return
         end = len(self._kept) + nbytes
         self._kept = b""
+        self.put_off = False
         at = self._on_preface(end) if self._preface_left else 0
         at = self._parse(at, end)
         if at < end:
@@ -184,6 +214,7 @@ class FrameReader(asyncio.BufferedProtocol):
         """Handles what is complete between two positions of the receive buffer. Returns where the rest begins, which is
         kept."""
         received, view, unpack = self._receive_buffer.bytes, self._receive_buffer.view, HEAD.unpack_from
+        units = UNITS_PER_LOOK
         while not self._stopped:
             # A DATA frame of an earlier read continues.
             if self._data_left or self._padding_left:
@@ -199,6 +230,12 @@ class FrameReader(asyncio.BufferedProtocol):
             word, flags, stream_id = unpack(received, at)
             length, kind = word >> 8, word & 0xFF
             stream_id &= STREAM_ID_MASK
+            if units <= 0:
+                units = UNITS_PER_LOOK
+                if self.must_wait(0):
+                    self.put_off = True
+                    return at
+            units -= 1 + (length >> _UNIT_SHIFT)
             # Section 4.2. The size is checked before anything is received.
             if length > MAX_FRAME_BYTES:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "frame too large")
@@ -230,6 +267,12 @@ class FrameReader(asyncio.BufferedProtocol):
                     raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "frame too large for its kind")
                 if stop > end:
                     return at
+                # A block is decoded when its last frame has come.
+                if flags & END_HEADERS and (length >= LARGE_BLOCK_BYTES or self._block is not None):
+                    block_bytes = length + (0 if self._block is None else len(self._block.data))
+                    if block_bytes >= LARGE_BLOCK_BYTES and self.must_wait(block_bytes):
+                        self.put_off = True
+                        return at
                 self._take(kind, flags, stream_id, view[start:stop])
                 at = stop
             else:

@@ -95,6 +95,16 @@ class Http2Stream:
     def drained(self) -> None:
         """The queue was full and is not any more."""
 
+    def partial_bytes(self) -> int | None:
+        """Returns how much of an incomplete message has arrived, or None if the stream waits for no part of one."""
+        return None
+
+    def reject(self, text: str) -> None:
+        """Ends the stream, because the server has no room for its message."""
+
+    def stalled(self, seconds: float) -> None:
+        """Ends the stream, because nothing of its incomplete message has arrived for so long."""
+
     def end_is_early(self, length: int, ends: bool) -> bool:
         """Counts a part of the body against the announced content-length. Returns whether they disagree (section
         8.1.1)."""

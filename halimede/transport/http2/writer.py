@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from halimede.tensors import Buffer
+from halimede.transport.buffered_bytes import BufferedBytes, BufferedShare
 from halimede.transport.http2.frames import (
     DATA,
     DEFAULT_WINDOW_BYTES,
@@ -41,6 +42,10 @@ MAX_BURST_BYTES = 1 << 20
 """Bytes that are written before the transport is asked whether it takes more."""
 CONGESTED_BYTES = 1 << 26
 """While this many bytes wait for the windows of one client, over all its streams, none of its new calls begins."""
+
+
+def _nothing(of: object = None) -> None:
+    """What a lost connection's writer calls."""
 
 
 class SendingStream(Protocol):
@@ -75,6 +80,7 @@ class FrameWriter:
         "_deferred",
         "_flush_due",
         "_frames",
+        "_share",
         "_size",
         "_transport",
         "_turns",
@@ -100,6 +106,7 @@ class FrameWriter:
         finished: Callable[[SendingStream], None],
         abandoned: Callable[[SendingStream], None],
         on_uncongested: Callable[[], None],
+        buffered: BufferedBytes,
     ) -> None:
         self._transport = transport
         self._call_soon = call_soon
@@ -121,11 +128,23 @@ class FrameWriter:
         """DATA frames put so far. Each gives the client reason for window updates."""
         self.sent_data = False
         """Whether headers or data were put since this was last cleared. The timers clear it (gRPC's ping strikes)."""
+        self._share = BufferedShare(buffered)
         self._frames: list[Buffer] = []
         self._size = 0
         self._turns: deque[SendingStream] = deque()
         self._flush_due = False
         self._deferred: dict[SendingStream, Callable[[], None]] = {}
+
+    def release(self) -> None:
+        """The connection is lost. The writer lets go of it, so that its memory is freed without the garbage
+        collector."""
+        self.closed = True
+        self.finished = self.abandoned = _nothing
+        self.on_uncongested = _nothing
+        self._call_soon = _nothing
+        self._share.set(0)
+        self._frames.clear()
+        self._deferred.clear()
 
     # Putting frames.
 
@@ -210,6 +229,7 @@ class FrameWriter:
     def enqueue(self, stream: SendingStream, size: int) -> None:
         """Counts `size` more queued bytes of the stream."""
         self.pending += size
+        self._share.set(self.pending)
         self.wake(stream)
 
     def wake(self, stream: SendingStream) -> None:
@@ -259,6 +279,7 @@ class FrameWriter:
     def _sent(self, count: int) -> None:
         was_congested = self.congested
         self.pending -= count
+        self._share.set(self.pending)
         # Later in the loop's turn: a call that begins here would send while another stream is sending.
         if was_congested and not self.congested:
             self._call_soon(self._resume_deferred)

@@ -6,9 +6,9 @@ import pytest
 
 from halimede.tensors import Buffer
 from halimede.transport.buffers import ALIGNMENT_BYTES
-from halimede.transport.http1.connection import MAX_CHUNKS
 from halimede.transport.http1.exchange import Http1Exchange
 from halimede.transport.http1.listener import RECEIVE_BUFFER_BYTES
+from halimede.transport.http1.reader import MAX_CHUNKS
 from tests.transport.http1_fakes import Client, chunked, echo, request
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -157,7 +157,7 @@ def test_trailers_that_never_end_are_refused() -> None:
             break
         client.send(b"X-%d: " % number + b"a" * 1000 + b"\r\n")
     assert client.transport.ended
-    assert [answer.status for answer in client.answers] == [400]
+    assert [answer.status for answer in client.answers] == [431]
 
 
 def test_most_chunks_that_are_allowed_are_taken() -> None:
@@ -190,7 +190,7 @@ def test_chunks_of_one_request_do_not_count_for_the_next() -> None:
 @pytest.mark.parametrize("size", [10, 1000])
 def test_chunked_body_without_end_is_refused_and_closed(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """This holds also within a single chunk that never ends."""
-    monkeypatch.setattr("halimede.transport.http1.connection.MAX_CHUNKED_BYTES", 100_000)
+    monkeypatch.setattr("halimede.transport.http1.reader.MAX_CHUNKED_BYTES", 100_000)
     client = Client()
     client.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
     if size == 1000:
@@ -229,7 +229,7 @@ def test_expect_behind_a_refused_request_gets_no_answer_of_its_own(caplog: pytes
     long = request("GET", "/a", None, "X: " + "y" * 17_000)
     client = Client().send(long + request("POST", "/b", b"abc", "Expect: 100-continue")[:-3])
     assert client.transport.closed
-    assert [answer.status for answer in client.answers] == [400]
+    assert [answer.status for answer in client.answers] == [431]
     assert not caplog.records
 
 

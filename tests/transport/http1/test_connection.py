@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.transport.http1.connection import MAX_HEAD_BYTES
 from halimede.transport.http1.exchange import Http1Exchange
+from halimede.transport.http1.listener import MAX_HEAD_BYTES
 from tests.transport.http1_fakes import Client, chunked, echo, request
 
 STREAM = (
@@ -20,7 +20,7 @@ STREAM = (
     request("GET", "/six", b"a body that nobody asked for"),
     request("DELETE", "/seven", None, "Connection: close"),
 )
-HEAD_TOO_LARGE = f"the head of the request, or its trailers, exceed {MAX_HEAD_BYTES} bytes"
+HEAD_TOO_LARGE = f"the head of the request, or its trailers, exceed {MAX_HEAD_BYTES} bytes (--http-max-header-bytes)"
 CUT_OFF = "the connection ended before the end of the request"
 EXPECTED = [
     (b"GET", b"/one?x=1", b""),
@@ -38,9 +38,11 @@ def seen(client: Client) -> list[tuple[bytes, bytes, bytes]]:
 
 
 def refusals(client: Client) -> list[str]:
-    """The reasons of the answers, all of which must be refusals that end the connection."""
+    """The reasons of the answers, all of which must be refusals that end the connection: with 431 for too large
+    heads, else with 400."""
     for answer in client.answers:
-        assert (answer.status, answer.field("Connection")) == (400, "close")
+        status = 431 if b"exceed" in answer.body else 400
+        assert (answer.status, answer.field("Connection")) == (status, "close")
     return [json.loads(answer.body)["error"] for answer in client.answers]
 
 
@@ -212,11 +214,11 @@ def test_first_of_equal_headers_counts() -> None:
     ]
 
 
-def test_ten_thousand_headers_are_taken() -> None:
-    fields = tuple(f"X-{i}: y" for i in range(10_000))
+def test_many_headers_are_taken() -> None:
+    fields = tuple(f"X-{i}: y" for i in range(500))
     client = Client().send(request("POST", "/", b"ok", *fields))
     (exchange,) = client.exchanges
-    assert exchange.headers[b"x-0"] == exchange.headers[b"x-9999"] == b"y"
+    assert exchange.headers[b"x-0"] == exchange.headers[b"x-499"] == b"y"
     assert bytes(exchange.body) == b"ok"
 
 
@@ -237,7 +239,7 @@ def test_head_line_that_never_ends_is_closed_at_the_limit() -> None:
     assert refusals(client) == [HEAD_TOO_LARGE]
 
 
-@pytest.mark.parametrize("line", ["X-Long: " + "a" * 200_000, "Expect: " + "a" * 200_000])
+@pytest.mark.parametrize("line", ["X-Long: " + "a" * 100_000, "Expect: " + "a" * 100_000])
 def test_line_far_beyond_the_limit_is_refused(line: str) -> None:
     client = recording().send(request("POST", "/", b"abc", line))
     assert client.transport.closed

@@ -303,8 +303,7 @@ def survive(raw: bytes, sizes: list[int]) -> None:
     if expected is not None and not ours.failed and not ours.transport.closing:
         calls = [expected[stream] for stream in sorted(expected) if expected[stream].metadata]
         assert [seen for seen in ours.seen() if seen.metadata] == calls or answered(ours)
-    ours.protocol.connection_lost(None)
-    ours.clock.run()
+    ours.transport.lose()
     ours.clock.advance(60)
     ours.check()
     assert ours.clock.waiting == 0, "a timer outlives its connection"

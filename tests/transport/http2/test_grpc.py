@@ -329,10 +329,10 @@ def test_message_compressed_wrongly(path: str, packed: bytes) -> None:
 
 @pytest.mark.parametrize("path", ["/t/Wait", "/t/Keep"])
 def test_message_that_inflates_beyond_the_limit(path: str) -> None:
-    bench = Bench(GrpcServerOptions(max_receive_bytes=100_000))
+    bench = Bench(GrpcServerOptions(max_receive_bytes=60_000))
     peer = bench.peer()
-    bomb = zlib.compress(bytes(16 << 20), 9)
-    assert len(bomb) < 20_000
+    bomb = zlib.compress(bytes(8 << 20), 9)
+    assert len(bomb) < 10_000
     stream = peer.call(path, end=False, more=[("grpc-encoding", "deflate")])
     peer.send(data(stream, message(bomb, compressed=1), end=True))
     assert peer.answers[stream].status == 8

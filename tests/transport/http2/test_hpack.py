@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.transport.http2.frames import Code, ConnectionFault, header_frames
-from halimede.transport.http2.headers import HeaderDecoder, HeaderEncoder, RequestHead
+from halimede.transport.http2.headers import MAX_TABLE_UPDATES, HeaderDecoder, HeaderEncoder, RequestHead
 from halimede.transport.http2.hpack_library import KNOWN_VERSIONS
 from tests.transport.http2_wire import Type, frames
 
@@ -277,7 +277,13 @@ def test_decoder_of_any_bytes(block: bytes) -> None:
         with pytest.raises(ConnectionFault):
             decoder.decode(block)
         return
-    assert seen(decoder.decode(block)) == expected(fields)
+    try:
+        head = decoder.decode(block)
+    except ConnectionFault:
+        # The library takes any number of table size updates.
+        assert sum(0x20 <= byte < 0x40 for byte in block) > MAX_TABLE_UPDATES
+        return
+    assert seen(head) == expected(fields)
     for index in range(62, 62 + 70):
         entry = integer(index, 7, 0x80)
         try:

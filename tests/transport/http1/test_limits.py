@@ -1,0 +1,280 @@
+"""Clients that send too much, or too slowly: what the server holds and does for them is bounded."""
+
+import pytest
+
+from halimede.transport.buffered_bytes import FULL, MAX_WAIT_SECONDS, BufferedBytes
+from halimede.transport.http1.exchange import Http1Exchange
+from halimede.transport.http1.listener import MAX_FIELDS, MAX_HEAD_BYTES, Http1Limits, Http1Listener
+from halimede.transport.http1.reader import SLICE_SECONDS
+from halimede.transport.stalls import TimeLimits
+from tests.transport.http1_fakes import Client, chunked, echo, request
+from tests.transport.http2_bench import Clock
+
+LARGE = 1 << 20
+
+
+def client_of(clock: Clock, limits: Http1Limits | None = None, buffered: BufferedBytes | None = None) -> Client:
+    client = Client(listener=Http1Listener(echo, clock.call_later, limits, buffered, clock.time))
+    client.clock = clock
+    client.listener.rounds.begin()
+    return client
+
+
+def statuses(client: Client) -> list[int]:
+    return [answer.status for answer in client.answers]
+
+
+# Heads.
+
+
+def test_head_of_many_short_fields_is_refused_while_it_arrives() -> None:
+    """5 bytes of a field take 300 in memory."""
+    client = Client()
+    head = b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * 100_000
+    sent = 0
+    while not client.transport.ended:
+        client.send(head[sent : sent + 1000])
+        sent += 1000
+    assert sent <= 5 * MAX_FIELDS + 2000
+    assert statuses(client) == [431]
+    assert client.answers[0].body == b'{"error":"the request has more than 512 header fields"}'
+    assert client.answers[0].field("Connection") == "close"
+
+
+def test_most_fields_are_taken() -> None:
+    fields = [f"x{number}: {number}" for number in range(MAX_FIELDS - 1)]
+    client = Client(echo).send(request("GET", "/a", None, *fields))
+    assert statuses(client) == [200]
+
+
+def test_limit_of_heads_is_an_option() -> None:
+    fields = [f"x{number}: {'y' * 1000}" for number in range(40)]
+    assert statuses(Client(echo).send(request("GET", "/a", None, *fields))) == [200]
+    client = client_of(Clock(), Http1Limits(head_bytes=20_000)).send(request("GET", "/a", None, *fields))
+    assert statuses(client) == [431]
+    assert b"20000 bytes (--http-max-header-bytes)" in client.answers[0].body
+
+
+def test_trailers_without_end_are_refused() -> None:
+    client = Client().send(chunked("/a", [b"x"], end=b"0\r\n"))
+    sent = 0
+    while not client.transport.ended:
+        client.send(b"x: %b\r\n" % (b"y" * 1000))
+        sent += 1000
+        assert sent < MAX_HEAD_BYTES + 100_000
+    assert statuses(client) == [431]
+
+
+# Times.
+
+
+def test_head_that_is_sent_slowly_ends() -> None:
+    client = client_of(Clock()).send(b"GET / HTTP/1.1\r\n")
+    for number in range(59):
+        client.send(b"x%d: y\r\n" % number)
+        client.clock.advance(1)
+        assert not client.transport.ended
+    client.clock.advance(3)
+    assert statuses(client) == [408]
+    assert b"the head of the request did not arrive within 60 s" in client.answers[0].body
+    assert client.transport.closed
+
+
+def test_body_ends_only_without_progress() -> None:
+    client = client_of(Clock()).send(request("POST", "/a", bytes(LARGE))[:-100])
+    for _ in range(10):
+        client.send(b"x")
+        client.clock.advance(59)
+        assert not client.transport.ended
+    client.clock.advance(3)
+    assert statuses(client) == [408]
+    assert b"the body of the request did not arrive within 60 s" in client.answers[0].body
+
+
+def test_chunked_body_ends_only_without_progress() -> None:
+    client = client_of(Clock()).send(chunked("/a", [b"x"], end=b""))
+    for _ in range(5):
+        client.send(b"1\r\nx\r\n")
+        client.clock.advance(59)
+        assert not client.transport.ended
+    client.clock.advance(3)
+    assert statuses(client) == [408]
+
+
+def test_body_that_the_server_has_not_asked_for_does_not_end() -> None:
+    """The client waits for `100 Continue`, which waits for the answer to an earlier request."""
+    clock = Clock()
+    exchanges: list[Http1Exchange] = []
+    client = Client(listener=Http1Listener(exchanges.append, clock.call_later, clock=clock.time))
+    client.listener.rounds.begin()
+    client.send(request("GET", "/slow") + request("POST", "/a", b"", "Expect: 100-continue", "Content-Length: 5"))
+    clock.advance(1000)
+    assert not client.transport.ended
+
+
+def test_slow_model_does_not_end_its_connection() -> None:
+    clock = Clock()
+    exchanges: list[Http1Exchange] = []
+    client = Client(listener=Http1Listener(exchanges.append, clock.call_later, clock=clock.time))
+    client.listener.rounds.begin()
+    client.send(request("POST", "/a", b"x"))
+    clock.advance(100_000)
+    echo(exchanges[0])
+    assert statuses(client) == [200]
+    assert not client.transport.ended
+
+
+def test_idle_connection_is_closed_without_a_word() -> None:
+    client = client_of(Clock(), Http1Limits(times=TimeLimits(idle=600)))
+    for _ in range(3):
+        client.send(request("GET", "/a"))
+        client.clock.advance(599)
+        assert not client.transport.ended
+    client.clock.advance(3)
+    assert client.transport.closed
+    assert statuses(client) == [200] * 3
+
+
+def test_unread_answer_ends_only_without_progress() -> None:
+    client = client_of(Clock()).send(request("GET", "/a"))
+    for unread in (5000, 4000, 3000):
+        client.transport.unread = unread
+        client.clock.advance(59)
+        assert not client.transport.ended
+    client.clock.advance(3)
+    assert client.transport.aborted
+
+
+def test_times_of_zero_are_no_limit() -> None:
+    limits = Http1Limits(times=TimeLimits(0, 0, 0, 0))
+    for sent in (b"", b"GET / HTTP/1.1\r\n", request("POST", "/a", bytes(LARGE))[:-1], request("GET", "/a")):
+        client = client_of(Clock(), limits).send(sent)
+        client.transport.unread = 100 if sent.endswith(b"\r\n\r\n") else 0
+        client.clock.advance(1e6)
+        assert not client.transport.ended
+
+
+# Turns of the loop.
+
+
+def slow_handler(clock: Clock, handled: list[bytes]) -> Http1Listener:
+    """Each request takes a tenth of a slice."""
+
+    def handle(exchange: Http1Exchange) -> None:
+        clock.work(SLICE_SECONDS / 10)
+        handled.append(exchange.target)
+        echo(exchange)
+
+    return Http1Listener(handle, clock.call_later, clock=clock.time)
+
+
+@pytest.mark.parametrize("target", ["/0", "/%d"], ids=["known heads", "unknown heads"])
+def test_pipelined_requests_take_turns(target: str) -> None:
+    clock, handled = Clock(), list[bytes]()
+    listener = slow_handler(clock, handled)
+    client, other = Client(listener=listener), Client(listener=listener)
+    client.send(request("GET", "/0"))
+    handled.clear()
+    targets = [(target % number if "%" in target else target).encode() for number in range(500)]
+    client.send(b"".join(request("GET", each.decode()) for each in targets))
+    assert len(handled) <= 12
+    before = len(handled)
+    other.send(request("GET", "/other"))
+    assert handled[before:] == [b"/other"]
+    while len(handled) < 501:
+        clock.advance(0.01)
+        client.deliver()
+    assert [each for each in handled if each != b"/other"] == targets
+    assert len(client.answers) == 501
+
+
+def test_chunks_of_one_byte_take_turns() -> None:
+    clock = Clock()
+    client = client_of(clock)
+    body = b"x" * 20_000
+    client.send(chunked("/a", [body[at : at + 1] for at in range(len(body))]))
+    while not client.answers:
+        clock.advance(0.01)
+        client.deliver()
+    assert client.answers[0].body == b"POST /a\n" + body
+
+
+# Memory.
+
+
+def test_bytes_of_an_upload_count_while_it_arrives() -> None:
+    buffered = BufferedBytes()
+    client = client_of(Clock(), buffered=buffered).send(request("POST", "/a", bytes(LARGE))[:-1])
+    assert buffered.held == LARGE - 1
+    client.send(b"\0")
+    assert statuses(client) == [200]
+    client.transport.calls.clear()
+    assert buffered.held == 0
+
+
+def test_upload_that_could_never_arrive_is_refused_at_once() -> None:
+    client = client_of(Clock(), buffered=BufferedBytes(LARGE - 1)).send(request("POST", "/a", bytes(LARGE))[:200])
+    assert statuses(client) == [413]
+    assert b"a request of 1048576 bytes is larger than --max-buffered-bytes (1048575)" in client.answers[0].body
+
+
+def test_uploads_wait_for_memory_then_go_on() -> None:
+    clock, buffered = Clock(), BufferedBytes(2 * LARGE)
+    first, second = (client_of(clock, buffered=buffered) for _ in range(2))
+    for client in (first, second):
+        client.send(request("POST", "/a", bytes(2 * LARGE))[: LARGE + 1000])
+    assert not second.transport.reading
+    first.lose()
+    clock.advance(1)
+    assert second.transport.reading
+    second.send(bytes(LARGE))
+    assert not second.transport.ended
+
+
+def test_upload_that_waits_for_memory_for_long_is_refused() -> None:
+    clock, buffered = Clock(), BufferedBytes(2 * LARGE)
+    buffered.take(LARGE)
+    client = client_of(clock, buffered=buffered)
+    client.send(request("POST", "/a", bytes(2 * LARGE))[: LARGE + 1000])
+    assert not client.transport.reading
+    clock.advance(MAX_WAIT_SECONDS + 2)
+    assert statuses(client) == [503]
+    assert FULL.encode() in client.answers[0].body
+    assert buffered.held == LARGE
+
+
+def test_new_requests_are_refused_while_memory_is_full_but_not_health_checks() -> None:
+    buffered = BufferedBytes(LARGE)
+    buffered.take(LARGE)
+    client = client_of(Clock(), buffered=buffered)
+    client.send(request("GET", "/v2/health/live") + request("POST", "/a", b"x"))
+    assert statuses(client) == [200, 503]
+    buffered.give(1)
+    client.send(request("POST", "/a", b"x"))
+    assert statuses(client) == [200, 503, 200]
+    buffered.take(1)
+    client.send(request("POST", "/a", bytes(LARGE // 2))[:1000])
+    assert statuses(client)[-1] == 503
+
+
+def test_unread_answers_count() -> None:
+    buffered = BufferedBytes()
+    client = client_of(Clock(), buffered=buffered).send(request("GET", "/a"))
+    client.transport.unread = 5000
+    client.connection.pause_writing()
+    assert buffered.held == 5000
+    client.transport.unread = 7000
+    client.clock.advance(1)
+    assert buffered.held == 7000
+    client.transport.unread = 0
+    client.connection.resume_writing()
+    assert buffered.held == 0
+
+
+def test_large_body_behind_a_request_stops_reading() -> None:
+    """Otherwise one client could have sixteen of them."""
+    client = Client().send(request("GET", "/slow") + request("POST", "/a", bytes(LARGE)))
+    assert not client.transport.reading
+    echo(client.exchanges[0])
+    echo(client.exchanges[1])
+    assert client.transport.reading

@@ -1,0 +1,79 @@
+"""The count of bytes that the server holds for clients."""
+
+from halimede.transport.buffered_bytes import (
+    MIN_RETURNED_BYTES,
+    RETURN_SECONDS,
+    BufferedBytes,
+    BufferedShare,
+    FreedBytes,
+)
+from halimede.transport.buffers import MIN_REUSED_BYTES, Buffers
+
+
+def test_limit_is_reached_and_left() -> None:
+    buffered = BufferedBytes(100)
+    buffered.take(99)
+    assert not buffered.full
+    buffered.take(1)
+    assert buffered.full
+    buffered.give(1)
+    assert buffered.full, "it is found out when it matters"
+    assert not buffered.is_full()
+    assert not buffered.full
+
+
+def test_bytes_that_were_given_back_count_before_the_limit_is_reached() -> None:
+    buffered = BufferedBytes(100)
+    buffered.take(60)
+    buffered.give(60)
+    buffered.take(60)
+    assert not buffered.full
+    assert buffered.held == 60
+
+
+def test_share_takes_and_gives_the_difference() -> None:
+    buffered = BufferedBytes(100)
+    share = BufferedShare(buffered)
+    for size in (10, 40, 40, 5, 0):
+        share.set(size)
+        assert buffered.held == share.size == size
+
+
+def test_bytes_of_a_lent_buffer_count_as_they_arrive_until_its_last_view_is_freed() -> None:
+    buffered = BufferedBytes()
+    buffers = Buffers(buffered)
+    view = buffers.aligned(10 * MIN_REUSED_BYTES, 0)
+    assert buffered.held == 0
+    buffers.arrived(view, 1000)
+    buffers.arrived(view[1000:], 500)
+    assert buffered.held == 1500
+    kept = view[:10]
+    del view
+    assert buffered.held == 1500
+    del kept
+    assert buffered.held == 0
+
+
+def test_small_buffer_does_not_count() -> None:
+    buffers = Buffers()
+    buffers.arrived(buffers.aligned(MIN_REUSED_BYTES - 1, 0), 1000)
+    assert buffers.buffered.held == 0
+
+
+def test_memory_is_returned_after_many_bytes_were_freed() -> None:
+    buffered, returned = BufferedBytes(), list[float]()
+    freed = FreedBytes(buffered, lambda: returned.append(buffered.held))
+    freed.look(0)
+    buffered.take(MIN_RETURNED_BYTES + 5)
+    freed.look(1)
+    assert returned == []
+    buffered.give(MIN_RETURNED_BYTES)
+    freed.look(2)
+    freed.look(3)
+    assert returned == [5]
+    buffered.take(MIN_RETURNED_BYTES)
+    buffered.give(MIN_RETURNED_BYTES)
+    freed.look(4)
+    assert returned == [5]
+    freed.look(2 + RETURN_SECONDS)
+    assert returned == [5, 5]
