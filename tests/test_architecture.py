@@ -63,8 +63,9 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "checking": "backends.traits backends.registry engine models agents backends config options tensors errors",
             "devtools": "backends.traits backends.registry http_client checking engine engine_port wire models config "
             "backends options requests tensors errors",
-            "cli": "backends.registry traces devtools checking top front engine engine_port transport models config "
-            "options requests tensors errors platform version",
+            "serving": "traces front engine_port transport options platform errors",
+            "cli": "backends.registry devtools checking top serving engine engine_port models config options requests "
+            "tensors errors platform version",
             "top": "http_client errors",
             "main": "cli",
             "version": "compiled",

@@ -11,9 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 
@@ -26,24 +25,13 @@ from halimede.engine.answers import EXTENSIONS
 from halimede.engine.engine import Engine
 from halimede.engine_port import EnginePort
 from halimede.errors import Error
-from halimede.front.access import Access
-from halimede.front.delaying_port import DelayingPort
-from halimede.front.grpc.service import GrpcService
-from halimede.front.http.service import HttpService
-from halimede.front.metrics import MetricsScrapes, MetricsService
 from halimede.models.lifecycle import ModelTable
-from halimede.options import Endpoint, ServerOptions, search_of
+from halimede.options import ServerOptions
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
 from halimede.platform.memory import share_memory
 from halimede.platform.offload import OffloadPool
-from halimede.traces import Sampler
-from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
-from halimede.transport.http1.connection import Http1Connection
-from halimede.transport.http1.listener import Handler, Http1Listener
-from halimede.transport.http2.limits import Keepalive
-from halimede.transport.sockets import place, serve_at
-from halimede.transport.tls import server_context
+from halimede.serving.ports import Ports
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +48,6 @@ MAX_HINT_MODELS = 100
 
 LAST_SECONDS = 2.0
 """Seconds that libraries have to clean up at the end of the process."""
-
-_MILLISECOND = 1e-3
 
 PortOf = Callable[[Engine, asyncio.AbstractEventLoop], EnginePort]
 """Makes the port that the front ends hold."""
@@ -108,8 +94,7 @@ class Server:
         self._options = options
         self._logs = logs
         self._port_of = port_of
-        self._closers: list[Callable[[float], Awaitable[None]]] = []
-        self._http = ""
+        self._ports: Ports | None = None
         self.left_behind = False
         """Whether threads of models or loads still ran when `run` returned."""
 
@@ -189,91 +174,26 @@ class Server:
         # The loaded models stay. Later collections need not look at their objects.
         gc.collect()
         gc.freeze()
+        ports = self._ports = Ports(self._options, self._port_of(engine, loop), engine.tracing, offload)
         try:
-            await self._open_ports(engine, offload, loop)
+            await ports.open()
         except Error as error:
             self._logs.say(f"error: {error}")
             return False
-        self._say_hints(engine)
+        self._say_hints(engine, ports.http)
         return True
 
-    async def _open_ports(self, engine: Engine, offload: OffloadPool, loop: asyncio.AbstractEventLoop) -> None:
-        """Opens the allowed ports and logs their addresses (L6)."""
-        options, port = self._options, self._port_of(engine, loop)
-        scrapes = MetricsScrapes(port)
-        if is_exposed(options):
-            log.warning(
-                "The ports are open on all addresses of this machine; --http-address and --grpc-address restrict them"
-            )
-        if options.grpc.allowed:
-            await self._open_grpc(port, engine.tracing)
-        if options.http.allowed:
-            access = _access(options.http_restricted, options.http_forward_pattern)
-            front = HttpService(
-                port,
-                offload,
-                options.http_max_input_size,
-                access,
-                options.allow_client_shm,
-                engine.tracing,
-                options.metrics.allowed or options.measuring.on_http,
-                scrapes if options.measuring.on_http else None,
-            )
-            # The rest of the time is for the models.
-            drain_secs = min(options.http_drain_secs, options.exit_timeout_secs / 2)
-            self._http = await self._listen(options.http, front.handle, _say_waiting, drain_secs)
-            log.info("Started HTTPService at %s", self._http)
-        if options.metrics.allowed:
-            metrics = await self._listen(options.metrics, MetricsService(scrapes).handle, lambda left, count: None)
-            log.info("Started Metrics Service at %s", metrics)
-
-    async def _open_grpc(self, port: EnginePort, traces: Sampler) -> None:
-        endpoint = self._options.grpc
-        access = _access(self._options.grpc_restricted, self._options.grpc_forward_pattern)
-        if self._options.grpc_response_delay_secs:
-            port = DelayingPort(port, self._options.grpc_response_delay_secs, asyncio.get_running_loop().call_later)
-        service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access, traces)
-        server = GrpcServer(service.rpcs, transport_options(self._options))
-        bound = await server.start(endpoint.address, endpoint.port)
-        log.info("Started GRPCInferenceService at %s", place(endpoint.address, bound))
-
-        async def close(timeout: float) -> None:
-            # `stop` waits for streams, and an idle one would stay open until the deadline.
-            service.drain()
-            await server.stop(timeout)
-
-        self._closers.append(close)
-
-    async def _listen(
-        self, endpoint: Endpoint, handler: Handler, waiting: Callable[[float, int], None], drain_secs: float = 0.0
-    ) -> str:
-        """Serves HTTP at the endpoint. Returns its address with the real port. `waiting` goes to its `closed`. Idle
-        connections are kept for `drain_secs` at the end."""
-        listener = Http1Listener(handler)
-        server = await serve_at(
-            endpoint.address, endpoint.port, partial(Http1Connection, listener), endpoint.reuse_port
-        )
-
-        async def close(timeout: float) -> None:
-            server.close()
-            listener.drain(drain_secs)
-            await listener.wait_closed(timeout, waiting)
-            listener.abort()
-
-        self._closers.append(close)
-        return place(endpoint.address, server.port)
-
-    def _say_hints(self, engine: Engine) -> None:
+    def _say_hints(self, engine: Engine, http: str) -> None:
         """Lines for curl, and for Python if it has tritonclient, that get an answer from one of the models."""
         # The hints are for the HTTP port.
-        if not self._http:
+        if not http:
             return
         configs = [
             version.config
             for record in islice(engine.models, MAX_HINT_MODELS)
             for version in engine.models.ready_versions(record.name)[-1:]
         ]
-        lines = hints(configs, self._http, _interpreter())
+        lines = hints(configs, http, _interpreter())
         if lines:
             log_table(log, "\n".join(["", *lines, ""]), "Try it:")
 
@@ -285,10 +205,8 @@ class Server:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._options.exit_timeout_secs
         engine.announce_exit()
-        closing = (close(self._options.exit_timeout_secs) for close in self._closers)
-        for outcome in await asyncio.gather(*closing, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                log.error("closing a port failed; the server stops all the same", exc_info=outcome)
+        if self._ports is not None:
+            await self._ports.close(self._options.exit_timeout_secs)
         finished = await engine.stop(max(0.0, until - loop.time()))
         self.left_behind = not finished
         if not finished:
@@ -307,48 +225,6 @@ def _for_loads() -> Iterator[None]:
     finally:
         gc.set_threshold(*threshold)
         sys.setswitchinterval(interval)
-
-
-def _say_waiting(left: float, connections: int) -> None:
-    """Logs how many connections still wait at the end (H21)."""
-    log.info("Timeout %d: Found %d HTTP service connections", round(left), connections)
-
-
-def is_exposed(options: ServerOptions) -> bool:
-    """Whether a port is open on every address of the machine, which is Triton's default."""
-    endpoints = (options.grpc, options.http, options.metrics)
-    return any(endpoint.allowed and endpoint.address in ("0.0.0.0", "::") for endpoint in endpoints)
-
-
-def _access(keys: Mapping[str, tuple[str, str]], forward_pattern: str) -> Access:
-    """The access rules of a front end. Without a pattern no header is forwarded."""
-    return Access(keys, search_of(forward_pattern) if forward_pattern else None)
-
-
-def transport_options(options: ServerOptions) -> GrpcServerOptions:
-    """The options of the gRPC transport, times in seconds. Raises Invalid if the TLS files cannot be used."""
-    grpc = options.grpc_options
-    tls = server_context(grpc.server_cert, grpc.server_key, grpc.root_cert, grpc.mutual_tls) if grpc.tls else None
-    return GrpcServerOptions(
-        reuse_port=options.grpc.reuse_port,
-        response_compression=grpc.compression_level,
-        tls=tls,
-        keepalive=Keepalive(
-            # Values below the least sensible one are raised to it, as gRPC does. A timer of 0 would run all the time.
-            time=max(1, grpc.keepalive_time) * _MILLISECOND,
-            timeout=max(0, grpc.keepalive_timeout) * _MILLISECOND,
-            permit_without_calls=grpc.keepalive_permit_without_calls,
-            max_pings_without_data=max(0, grpc.max_pings_without_data),
-            min_ping_interval=max(0, grpc.min_ping_interval) * _MILLISECOND,
-            max_ping_strikes=max(0, grpc.max_ping_strikes),
-            max_age=_limit(grpc.max_connection_age),
-            max_age_grace=_limit(grpc.max_connection_age_grace),
-        ),
-    )
-
-
-def _limit(milliseconds: int) -> float | None:
-    return milliseconds * _MILLISECOND if milliseconds > 0 else None
 
 
 def _interpreter() -> str:
