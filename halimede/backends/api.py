@@ -386,6 +386,7 @@ class ModelFolder:
     version, number -- the version directory and its number
     code -- the file of a Python-based backend that serves the model (R83), or None
     opened -- `Description.opened` of the preceding `describe`, so that `open` need not open the files again, or None
+    bound -- what the program that runs the server gave instead of files, or None
     """
 
     model: Path
@@ -393,6 +394,7 @@ class ModelFolder:
     number: int
     code: Path | None = None
     opened: object = field(default=None, compare=False, repr=False)
+    bound: object = field(default=None, compare=False, repr=False)
 
 
 class Severity(Enum):
