@@ -177,6 +177,18 @@ def test_exception_of_a_function_is_the_error_of_the_client(
         "Failed to process the request(s) for model 'failing', message: ZeroDivisionError: nothing can be divided"
     )
     assert "in failing" in caplog.text, "the log lacks the traceback"
+    assert "halimede/backends" not in caplog.text, "the traceback has frames of the server"
+
+
+def test_wrong_result_is_in_the_log_too(caplog: pytest.LogCaptureFixture) -> None:
+    with server_of() as server:
+        server.bind("wrong", lambda x: x.astype(complex), [X], [Y])
+        server.start()
+        with grpc.InferenceServerClient(server.grpc_url) as client, pytest.raises(InferenceServerException) as caught:
+            ask(grpc, client, "wrong", {"x": floats(1)})
+    text = "output 'y' has dtype complex128, which cannot become FP32"
+    assert (caught.value.status(), caught.value.message()) == ("StatusCode.INTERNAL", text)
+    assert f"model 'wrong': {text}" in caplog.messages
 
 
 def test_error_of_a_kind_keeps_its_kind(over_grpc: Any) -> None:

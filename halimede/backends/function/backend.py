@@ -7,6 +7,7 @@ each request of its batch.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -58,11 +59,15 @@ class BoundFunction:
         return self._results.parts(batch.requests, self._results.named(result))
 
     def error_of(self, error: BaseException) -> Error:
-        """The error for the clients of a function that raised. An Error is passed on as it is; the log gets the
-        traceback of any other exception."""
+        """The error for the clients of a function that raised, or whose result is wrong. An Error is passed on as it
+        is. The log gets the text of an Internal one, and the traceback of any other exception."""
+        about = {"model": self._model}
         if isinstance(error, Error):
+            if isinstance(error, Internal):
+                log.error("model '%s': %s", self._model, error, extra=about)
             return error
-        log.error("model '%s': its function failed", self._model, exc_info=error, extra={"model": self._model})
+        raised = (type(error), error, _own_frames(error.__traceback__))
+        log.error("model '%s': its function failed", self._model, exc_info=raised, extra=about)
         return Internal(
             f"Failed to process the request(s) for model '{self._model}', message: {type(error).__name__}: {error}"
         )
@@ -88,6 +93,14 @@ def _own(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         if not array.flags.owndata and array.dtype != BYTES.numpy and array.nbytes > SMALL_BYTES:
             arrays[name] = array.copy()
     return arrays
+
+
+def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of this package before the function's first one."""
+    left = traceback
+    while left is not None and left.tb_frame.f_globals.get("__name__", "").startswith(__package__):
+        left = left.tb_next
+    return left or traceback
 
 
 class FunctionInstance:
