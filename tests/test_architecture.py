@@ -63,8 +63,11 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "checking": "backends.traits backends.registry engine models agents backends config options tensors errors",
             "devtools": "backends.traits backends.registry http_client checking engine engine_port wire models config "
             "backends options requests tensors errors",
-            "cli": "backends.registry traces devtools checking top front engine engine_port transport models config "
-            "options requests tensors errors platform version",
+            "serving": "traces front engine_port transport options platform errors",
+            "binding": "backends backends.registry serving engine loading models config options tensors errors "
+            "platform",
+            "cli": "backends.registry devtools checking top serving engine engine_port models config options requests "
+            "tensors errors platform version",
             "top": "http_client errors",
             "main": "cli",
             "version": "compiled",
@@ -93,7 +96,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "orjson": "wire config backends",
             "rapidjson": "wire config",
             "numpy": "tensors devices tracing scheduling backends wire transport workers engine.classification "
-            "devtools hosted",
+            "devtools hosted binding.tensors",
         }.items()
     }
 )
@@ -173,7 +176,7 @@ def test_rooms_have_no_circle() -> None:
 
 def test_engine_is_reached_through_its_port() -> None:
     users = {room for room, below in ROOMS.items() if "engine" in below}
-    assert users == {"cli", "checking", "devtools"}
+    assert users == {"binding", "cli", "checking", "devtools"}
 
 
 @pytest.mark.parametrize("path", modules(), ids=dotted)

@@ -392,6 +392,7 @@ class ModelFolder:
     code -- the file of a Python-based backend that serves the model (R83), or None
     opened -- `Description.opened` of the preceding `describe`, so that `open` need not open the files again, or None
     unwanted -- whether an unload waits for this load: what takes minutes may end
+    bound -- what the program that runs the server gave instead of files, or None
     """
 
     model: Path
@@ -400,6 +401,7 @@ class ModelFolder:
     code: Path | None = None
     opened: object = field(default=None, compare=False, repr=False)
     unwanted: Callable[[], bool] = field(default=_never, compare=False, repr=False)
+    bound: object = field(default=None, compare=False, repr=False)
 
 
 class Severity(Enum):

@@ -24,6 +24,7 @@ GROUP = "halimede.backends"
 
 _OWN: tuple[str | Traits, ...] = (
     "halimede.backends.identity",
+    "halimede.backends.function",
     elsewhere.TENSORFLOW,
     elsewhere.TENSORRT,
     "halimede.backends.onnx",

@@ -11,9 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 
@@ -28,27 +27,15 @@ from halimede.engine.answers import EXTENSIONS
 from halimede.engine.engine import Engine
 from halimede.engine_port import EnginePort
 from halimede.errors import Error
-from halimede.front.access import Access, Category
-from halimede.front.delaying_port import DelayingPort
-from halimede.front.grpc.service import GrpcService
-from halimede.front.http.service import HttpService
-from halimede.front.metrics import MetricsScrapes, MetricsService
+from halimede.front.access import Category
 from halimede.models.lifecycle import ModelTable
-from halimede.options import Endpoint, ServerOptions, search_of
-from halimede.platform.limits import allow_many_files, usable_memory
+from halimede.options import ServerOptions
+from halimede.platform.limits import allow_many_files
 from halimede.platform.loop_watch import LoopWatch
 from halimede.platform.loops import new_event_loop
-from halimede.platform.memory import give_memory_back, share_memory
+from halimede.platform.memory import share_memory
 from halimede.platform.offload import OffloadPool
-from halimede.traces import Sampler
-from halimede.transport.buffered_bytes import UNLIMITED, BufferedBytes, FreedBytes
-from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
-from halimede.transport.http1.connection import Http1Connection
-from halimede.transport.http1.listener import Handler, Http1Limits, Http1Listener
-from halimede.transport.http2.limits import Keepalive
-from halimede.transport.sockets import place, serve_at
-from halimede.transport.stalls import LookRounds, TimeLimits
-from halimede.transport.tls import server_context
+from halimede.serving.ports import Ports
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +57,6 @@ PROGRESS_SECONDS = 0.5
 
 LAST_SECONDS = 2.0
 """Seconds that libraries have to clean up at the end of the process."""
-
-_MILLISECOND = 1e-3
 
 PortOf = Callable[[Engine, asyncio.AbstractEventLoop], EnginePort]
 """Makes the port that the front ends hold."""
@@ -118,11 +103,7 @@ class Server:
         self._options = options
         self._logs = logs
         self._port_of = port_of
-        self._buffered = buffered_bytes(options)
-        self._closers: list[Callable[[float], Awaitable[None]]] = []
-        self._http = ""
-        self._grpc = ""
-        self._metrics = ""
+        self._ports: Ports | None = None
         self.left_behind = False
         """Whether threads of models or loads still ran when `run` returned."""
 
@@ -217,90 +198,16 @@ class Server:
         # The loaded models stay. Later collections need not look at their objects.
         gc.collect()
         gc.freeze()
+        ports = self._ports = Ports(self._options, self._port_of(engine, loop), engine.tracing, offload)
         try:
-            await self._open_ports(engine, offload, loop)
+            await ports.open()
         except Error as error:
             self._logs.say_error(str(error))
             return False
-        self._say_hints(engine)
+        self._say_hints(engine, ports)
         return True
 
-    async def _open_ports(self, engine: Engine, offload: OffloadPool, loop: asyncio.AbstractEventLoop) -> None:
-        """Opens the allowed ports and logs their addresses (L6)."""
-        options, port = self._options, self._port_of(engine, loop)
-        freed = FreedBytes(self._buffered, lambda: loop.run_in_executor(None, give_memory_back))
-        LookRounds((freed,), loop.time, loop.call_later).begin()
-        scrapes = MetricsScrapes(port)
-        if is_exposed(options):
-            log.warning(
-                "The ports are open on all addresses of this machine; --http-address and --grpc-address restrict them"
-            )
-        if options.grpc.allowed:
-            await self._open_grpc(port, engine.tracing, offload)
-        if options.http.allowed:
-            access = _access(options.http_restricted, options.http_forward_pattern)
-            front = HttpService(
-                port,
-                offload,
-                options.http_max_input_size,
-                access,
-                options.allow_client_shm,
-                engine.tracing,
-                options.metrics.allowed or options.measuring.on_http,
-                scrapes if options.measuring.on_http else None,
-                lambda: self._metrics,
-            )
-            # The rest of the time is for the models.
-            drain_secs = min(options.http_drain_secs, options.exit_timeout_secs / 2)
-            self._http = await self._listen(options.http, front.handle, _say_waiting, drain_secs)
-            log.info("Started HTTPService at %s", self._http)
-        if options.metrics.allowed:
-            service = MetricsService(scrapes)
-            self._metrics = await self._listen(options.metrics, service.handle, lambda left, count: None)
-            log.info("Started Metrics Service at %s", self._metrics)
-
-    async def _open_grpc(self, port: EnginePort, traces: Sampler, offload: OffloadPool) -> None:
-        endpoint = self._options.grpc
-        access = _access(self._options.grpc_restricted, self._options.grpc_forward_pattern)
-        if self._options.grpc_response_delay_secs:
-            port = DelayingPort(port, self._options.grpc_response_delay_secs, asyncio.get_running_loop().call_later)
-        service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access, traces, offload)
-        server = GrpcServer(service.rpcs, transport_options(self._options, self._buffered))
-        bound = await server.start(endpoint.address, endpoint.port)
-        self._grpc = place(endpoint.address, bound)
-        log.info("Started GRPCInferenceService at %s", self._grpc)
-
-        async def close(timeout: float) -> None:
-            # `stop` waits for streams, and an idle one would stay open until the deadline.
-            service.drain()
-            await server.stop(timeout)
-
-        self._closers.append(close)
-
-    async def _listen(
-        self, endpoint: Endpoint, handler: Handler, waiting: Callable[[float, int], None], drain_secs: float = 0.0
-    ) -> str:
-        """Serves HTTP at the endpoint. Returns its address with the real port. `waiting` goes to its `closed`. Idle
-        connections are kept for `drain_secs` at the end."""
-        limits = Http1Limits(self._options.http_max_header_bytes, time_limits(self._options))
-        listener = Http1Listener(handler, limits=limits, buffered=self._buffered)
-        server = await serve_at(
-            endpoint.address, endpoint.port, partial(Http1Connection, listener), endpoint.reuse_port
-        )
-
-        listener.rounds.begin()
-
-        async def close(timeout: float) -> None:
-            server.close()
-            listener.drain(drain_secs)
-            await listener.wait_closed(timeout, waiting)
-            listener.abort()
-            listener.rounds.end()
-
-        self._closers.append(close)
-        return place(endpoint.address, server.port)
-
-    def _say_hints(self, engine: Engine) -> None:
+    def _say_hints(self, engine: Engine, ports: Ports) -> None:
         """Lines for curl, and for Python if it has tritonclient, that get an answer from one of the models."""
         options = self._options
         configs = [
@@ -311,8 +218,8 @@ class Server:
         restricted = Category.INFERENCE.value
         clients = Clients(
             # The key is a secret, which does not belong in the log.
-            http="" if restricted in options.http_restricted else self._http,
-            grpc="" if restricted in options.grpc_restricted or options.grpc_options.tls else self._grpc,
+            http="" if restricted in options.http_restricted else ports.http,
+            grpc="" if restricted in options.grpc_restricted or options.grpc_options.tls else ports.grpc,
             python=_interpreter(),
             libraries=_client_libraries(),
         )
@@ -328,10 +235,8 @@ class Server:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._options.exit_timeout_secs
         engine.announce_exit()
-        closing = (close(self._options.exit_timeout_secs) for close in self._closers)
-        for outcome in await asyncio.gather(*closing, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                log.error("closing a port failed; the server stops all the same", exc_info=outcome)
+        if self._ports is not None:
+            await self._ports.close(self._options.exit_timeout_secs)
         finished = await engine.stop(max(0.0, until - loop.time()))
         self.left_behind = not finished
         if not finished:
@@ -350,64 +255,6 @@ def _for_loads() -> Iterator[None]:
     finally:
         gc.set_threshold(*threshold)
         sys.setswitchinterval(interval)
-
-
-def _say_waiting(left: float, connections: int) -> None:
-    """Logs how many connections still wait at the end (H21)."""
-    log.info("Timeout %d: Found %d HTTP service connections", round(left), connections)
-
-
-def is_exposed(options: ServerOptions) -> bool:
-    """Whether a port is open on every address of the machine, which is Triton's default."""
-    endpoints = (options.grpc, options.http, options.metrics)
-    return any(endpoint.allowed and endpoint.address in ("0.0.0.0", "::") for endpoint in endpoints)
-
-
-def _access(keys: Mapping[str, tuple[str, str]], forward_pattern: str) -> Access:
-    """The access rules of a front end. Without a pattern no header is forwarded."""
-    return Access(keys, search_of(forward_pattern) if forward_pattern else None)
-
-
-def buffered_bytes(options: ServerOptions) -> BufferedBytes:
-    """Counts what the server holds for all clients of all ports (`--max-buffered-bytes`)."""
-    limit = options.client_limits.buffered_bytes
-    if limit is None:
-        memory = usable_memory()
-        limit = 0 if memory is None else memory // 2
-    return BufferedBytes(limit if limit > 0 else UNLIMITED)
-
-
-def time_limits(options: ServerOptions) -> TimeLimits:
-    limits = options.client_limits
-    return TimeLimits(limits.head_secs, limits.body_secs, limits.idle_secs, limits.unread_secs)
-
-
-def transport_options(options: ServerOptions, buffered: BufferedBytes | None = None) -> GrpcServerOptions:
-    """The options of the gRPC transport, times in seconds. Raises Invalid if the TLS files cannot be used."""
-    grpc = options.grpc_options
-    tls = server_context(grpc.server_cert, grpc.server_key, grpc.root_cert, grpc.mutual_tls) if grpc.tls else None
-    return GrpcServerOptions(
-        reuse_port=options.grpc.reuse_port,
-        response_compression=grpc.compression_level,
-        tls=tls,
-        times=time_limits(options),
-        buffered=buffered or BufferedBytes(),
-        keepalive=Keepalive(
-            # Values below the least sensible one are raised to it, as gRPC does. A timer of 0 would run all the time.
-            time=max(1, grpc.keepalive_time) * _MILLISECOND,
-            timeout=max(0, grpc.keepalive_timeout) * _MILLISECOND,
-            permit_without_calls=grpc.keepalive_permit_without_calls,
-            max_pings_without_data=max(0, grpc.max_pings_without_data),
-            min_ping_interval=max(0, grpc.min_ping_interval) * _MILLISECOND,
-            max_ping_strikes=max(0, grpc.max_ping_strikes),
-            max_age=_limit(grpc.max_connection_age),
-            max_age_grace=_limit(grpc.max_connection_age_grace),
-        ),
-    )
-
-
-def _limit(milliseconds: int) -> float | None:
-    return milliseconds * _MILLISECOND if milliseconds > 0 else None
 
 
 def _interpreter() -> str:

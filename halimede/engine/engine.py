@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -27,7 +27,7 @@ from halimede.engine.model_calls import ModelCalls
 from halimede.engine.response_cache import CachedCall, CacheInterceptor, ResponseCache
 from halimede.engine.shared_memory import Lease, SharedMemory
 from halimede.engine.tracing import open_tracing
-from halimede.engine_port import ModelReady, Query
+from halimede.engine_port import LoadModel, ModelReady, Query, UnloadModel
 from halimede.errors import DecoupledModel, Error, Internal, Unavailable
 from halimede.loading.model_loads import ModelLoads
 from halimede.loading.repository_control import RepositoryControl
@@ -40,7 +40,7 @@ from halimede.models.backend_pool import backends_in
 from halimede.models.lifecycle import ModelTable, NamespacedTable
 from halimede.models.loader import LoadedVersion
 from halimede.models.readiness import ask_all
-from halimede.models.repository import Catalog
+from halimede.models.repository import Catalog, FoundModel
 from halimede.models.version import ModelVersion
 from halimede.models.warmup import count_runs
 from halimede.options import LogOptions, ServerOptions
@@ -82,7 +82,8 @@ class EngineLoop:
 class Engine:
     """Create it on the event loop that it lives on. `start` loads the models, `stop` closes them.
 
-    `apply_log` is called when a client changes the log settings. `catalog_of` scans repositories, on a thread.
+    `apply_log` is called when a client changes the log settings. `catalog_of` scans repositories, on a thread. `bound`
+    lists the models that the program adds to them.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Engine:
         loop: asyncio.AbstractEventLoop,
         apply_log: Callable[[LogOptions], None] = lambda options: None,
         catalog_of: Callable[[Sequence[str]], Catalog] | None = None,
+        bound: Callable[[], Iterable[FoundModel]] = tuple,
     ) -> None:
         self._options = options
         self._loop = loop
@@ -117,7 +119,7 @@ class Engine:
         )
         limiter = self._limiter(options)
         loads = ModelLoads(options, loop, self._models, backends, gpus, self._make_serving, limiter)
-        self._repository = RepositoryControl(options, loop, self._models, loads, catalog_of)
+        self._repository = RepositoryControl(options, loop, self._models, loads, catalog_of, bound)
         self._shared_memory = SharedMemory(options.allow_client_shm, load_driver if gpus else None, files=most_files())
         self._leases: dict[int, Lease] = {}
         self.tracing = open_tracing(self._models, options.trace)
@@ -197,6 +199,14 @@ class Engine:
         fine = await self._repository.start()
         self._answers.ready = True
         return fine
+
+    async def load(self, model: str) -> None:
+        """Loads a model for the program that runs the server, in any mode of model control. Raises Error."""
+        await self._repository.load(LoadModel(model))
+
+    async def unload(self, model: str) -> None:
+        """Likewise. Returns as soon as the model takes no more requests."""
+        await self._repository.unload(UnloadModel(model))
 
     def _limiter(self, options: ServerOptions) -> RateLimiter | None:
         """The rate limiter, if the options ask for one: it is off by default (S100)."""

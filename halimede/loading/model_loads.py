@@ -38,7 +38,7 @@ from halimede.models.backend_pool import BackendPool
 from halimede.models.inspection import Inspection, inspect_model
 from halimede.models.lifecycle import UNLOADED, ModelTable
 from halimede.models.loader import LoadedVersion, LoadOptions, load
-from halimede.models.repository import Fingerprint, FoundModel, fingerprint
+from halimede.models.repository import Fingerprint, FoundModel
 from halimede.models.resizing import LoadOutcome, load_or_resize
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
@@ -75,7 +75,7 @@ class Origin:
         if self.config is None or self.folder != found.folder:
             return False
         try:
-            return fingerprint(found.folder) == self.fingerprint
+            return found.fingerprint() == self.fingerprint
         except OSError:
             return False  # the inspection comes next and reports it
 

@@ -2,9 +2,9 @@
 
     operation   method                what it does
     start       `start`               Finds the names and folders; loads each model under its lock.
-    load        `_load_on_request`    Locks the model, receives its files, finds its folders, and calls `_load_one`.
+    load        `load`                Locks the model, receives its files, finds its folders, and calls `_load_one`.
                 `_load_one`           Inspects; refuses code; does nothing if the model serves as it is; else loads it.
-    unload      `_unload_on_request`  Locks the model and retires it; then each of its members, if the client asks.
+    unload      `unload`              Locks the model and retires it; then each of its members, if the client asks.
     index       `_index`              Lists what the repositories hold, with the states of the table.
     end         `stop`                Retires all models, and closes the backends of those that do not close in time.
 
@@ -15,7 +15,7 @@ directories are read on threads.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -48,7 +48,8 @@ ALL_MODELS = "*"
 class RepositoryControl:
     """`operations` are the queries of the engine's port that take a while, with what carries them out.
 
-    `catalog_of` lists repositories; it is called on a thread.
+    `catalog_of` lists repositories; it is called on a thread. `bound` lists the models that the program adds; it is
+    called on the event loop.
     """
 
     def __init__(
@@ -58,9 +59,11 @@ class RepositoryControl:
         models: ModelTable,
         loads: ModelLoads,
         catalog_of: Callable[[Sequence[str]], Catalog] | None = None,
+        bound: Callable[[], Iterable[FoundModel]] = tuple,
     ) -> None:
         self._options = options
         self._loop = loop
+        self._bound = bound
         self._models = models
         self._loads = loads
         self._remote = RemoteRepositories(os.environ, lambda: loads.ending)
@@ -208,8 +211,12 @@ class RepositoryControl:
         return [IndexEntry(name, None, VersionState.UNAVAILABLE.value, reason) if reason else IndexEntry(name)]
 
     async def _load_on_request(self, query: LoadModel) -> None:
-        """Loads a model, and what depends on it (H112 to H118, R10, R11)."""
         self._allow_control()
+        await self.load(query)
+
+    async def load(self, query: LoadModel) -> None:
+        """Loads a model, and what depends on it (H112 to H118, R10, R11). The program that runs the server may do so in
+        any mode. Raises Error."""
         name = query.model
         _check_name(name)
         async with self._locks.locked(name, query.asker):
@@ -283,11 +290,14 @@ class RepositoryControl:
         found = (await self._scan()).named(query.model)
         if not found:
             raise Invalid("not in exactly one model repository")
-        return [replace(each, config=query.config) for each in found]
+        return found if query.config is None else [replace(each, config=query.config) for each in found]
 
     async def _unload_on_request(self, query: UnloadModel) -> None:
-        """Answers as soon as the model takes no more requests (H116, R14, R15)."""
         self._allow_control()
+        await self.unload(query)
+
+    async def unload(self, query: UnloadModel) -> None:
+        """Returns as soon as the model takes no more requests (H116, R14, R15)."""
         ensembles, left = self._loads.ensembles, list[str]()
         with self._loads.giving_up(query.model):
             async with self._locks.locked(query.model, query.asker):
@@ -311,7 +321,8 @@ class RepositoryControl:
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
 
     async def _scan(self) -> Catalog:
-        return await self._loads.threads.read_repository(self._catalog_of, self._options.model_repositories)
+        catalog = await self._loads.threads.read_repository(self._catalog_of, self._options.model_repositories)
+        return catalog.joined(self._bound())
 
 
 def _check_name(name: str) -> None:

@@ -14,7 +14,7 @@ from halimede.errors import Error
 from halimede.loading.concurrency import ModelLocks
 from halimede.loading.model_loads import ModelLoads
 from halimede.models.lifecycle import ModelTable
-from halimede.models.repository import Catalog, FoundModel, Look, look
+from halimede.models.repository import Catalog, FoundModel, Look
 from halimede.models.watching import Todo, Watch
 from halimede.options import ServerOptions
 
@@ -170,7 +170,7 @@ def _look_at_all(models: list[FoundModel]) -> dict[str, Look]:
     looks: dict[str, Look] = {}
     for found in models:
         try:
-            looks[found.key] = look(found.folder) if found.remote is None else Look(*found.remote.look())
+            looks[found.key] = found.look()
         except OSError as error:
             looks[found.key] = Look((("", (error.errno or 0, 0)),), time_ns())
     return looks

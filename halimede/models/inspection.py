@@ -13,7 +13,7 @@ from halimede.backends.runtimes import PYTHON_BASED
 from halimede.config import Draft, ModelConfig, versions_to_load
 from halimede.errors import Error, Internal, Invalid
 from halimede.models.loader import LoadOptions, read_draft
-from halimede.models.repository import Fingerprint, FoundModel, fingerprint, version_names
+from halimede.models.repository import Fingerprint, FoundModel
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +48,11 @@ def inspect_model(found: FoundModel, options: LoadOptions, may_ask_agents: bool 
     """Raises Error if the configuration cannot be read or an agent fails: Triton calls that a poll failure. Raises
     AgentsWanted if agents must run and may not."""
     try:
-        seen = fingerprint(found.folder)
+        seen = found.fingerprint()
         there = options.agents.engage(found, seen, may_ask_agents)
         draft = read_draft(there, options)
         ensemble = draft.finish() if draft.is_ensemble else None
-        names = version_names(there.folder)
+        names = there.version_names()
     except OSError as error:
         options.agents.give_up(found)
         raise Internal(f"failed to read {error.filename}: {error.strerror}") from error

@@ -299,7 +299,7 @@ def _open_with(
     wanted = places(config, options.host_policies)
     strategy = _strategy_of(config, folder, found)
     states = states_for(config, found.folder)
-    contents = digest_of(config, folder) if options.digests and config.response_cache else b""
+    contents = _contents(config, folder) if options.digests and config.response_cache else b""
     _check_ending(options)
     # The model's memory should be on the NUMA node of its first instance.
     with wanted[0].host.applied():
@@ -330,6 +330,11 @@ def _open_with(
     )
 
 
+def _contents(config: ModelConfig, folder: ModelFolder) -> bytes:
+    # Nobody can compare two functions. A random digest keeps other servers from finding their responses.
+    return digest_of(config, folder) if folder.bound is None else os.urandom(32)
+
+
 def _check_ending(options: LoadOptions) -> None:
     """Called before what takes long, while nothing is open. Raises Unavailable if the server ends."""
     if options.ending():
@@ -351,8 +356,7 @@ def find_backend(
 ) -> tuple[ModelFolder, Backend]:
     """The folder of a version whose configuration was read, and the backend that serves it (R41 to R43, R83). Raises
     Error."""
-    unwanted = partial(options.unwanted, found.name)
-    folder = ModelFolder(found.folder, version_folder(found.folder, number), number, unwanted=unwanted)
+    folder = replace(_folder_of(found, number), unwanted=partial(options.unwanted, found.name))
     runtime = find_runtime(draft.name, draft.backend, draft.runtime, folder, options.backend_directory, backends)
     # A Python-based backend: the Python backend runs the backend's own file with the files of the model (R83).
     if runtime.code is not None:
@@ -436,6 +440,12 @@ def _default_max_batch_size(settings: Mapping[str, str]) -> int:
     if not text.isdecimal():
         raise Invalid(f"backend config 'default-max-batch-size' must be a number >= 0, got '{text}'")
     return int(text)
+
+
+def _folder_of(found: FoundModel, number: int) -> ModelFolder:
+    if found.bound is not None:
+        return ModelFolder(found.folder, found.folder / str(number), number, bound=found.bound.content)
+    return ModelFolder(found.folder, version_folder(found.folder, number), number)
 
 
 def version_folder(folder: Path, number: int) -> Path:

@@ -1,10 +1,10 @@
-"""Lists the model directories of repositories, and tells whether one has changed.
+"""Lists the model directories of repositories, and tells whether one has changed. A program may add models without one.
 
 Opens no model. Any thread; blocks on the file system.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from errno import ELOOP
 from pathlib import Path
@@ -40,9 +40,23 @@ Remote = Callable[[str], Mapping[str, RemoteModel] | None]
 """Returns the models of a repository in cloud storage, None if its path is a local one."""
 
 
+NOWHERE = Path(os.devnull)
+"""The parent of the folders of bound models. It is a file, so nothing can be there."""
+_BOUND_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundModel:
+    """What a program gave the server instead of a directory. `content` is for the model's backend. Another content has
+    another `stamp`."""
+
+    content: object
+    stamp: int
+
+
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A model directory. Its name in the repository is the model's name (R1)."""
+    """A model directory, or a bound model. The directory's name in the repository is the model's name (R1)."""
 
     name: str
     folder: Path
@@ -52,11 +66,27 @@ class FoundModel:
     """The repository, if several models may have one name (R20)."""
     remote: RemoteModel | None = field(default=None, compare=False)
     """Set for a model in cloud storage, which must be fetched before its folder is read."""
+    bound: BoundModel | None = None
+    """Set for a model without a directory. It has a `config`, and one version."""
 
     @property
     def key(self) -> str:
         """Unique among all models: the name, or the name within the namespace."""
         return f"{self.namespace}::{self.name}" if self.namespace else self.name
+
+    def look(self) -> "Look":
+        """The model at this time. Raises OSError, and Error for a model in cloud storage."""
+        if self.bound is not None:
+            return Look((("", (self.bound.stamp, 0)),), 0)
+        return look(self.folder) if self.remote is None else Look(*self.remote.look())
+
+    def fingerprint(self) -> Fingerprint:
+        """Of the folder; for a model in cloud storage, of its local copy. Raises OSError."""
+        return fingerprint(self.folder) if self.bound is None else self.look().fingerprint
+
+    def version_names(self) -> list[str]:
+        """As `version_names` of the folder. Raises OSError."""
+        return version_names(self.folder) if self.bound is None else [_BOUND_VERSION]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +105,13 @@ class Catalog:
         if found is not None:  # without namespaces the key is the name
             return [found]
         return [found for found in self.models.values() if found.namespace and found.name == name]
+
+    def joined(self, bound: Iterable[FoundModel]) -> "Catalog":
+        """The catalog with bound models. A name that a repository has too is a duplicate."""
+        added = {found.key: found for found in bound}
+        twice = self.models.keys() & added.keys()
+        models = {key: found for key, found in {**self.models, **added}.items() if key not in twice}
+        return Catalog(models, tuple(sorted({*self.duplicates, *twice})), self.unnamed)
 
 
 def scan(repositories: Sequence[str], namespaces: bool = False, remote: Remote = lambda repository: None) -> Catalog:

@@ -26,7 +26,7 @@ from halimede.models.loader import (
     places,
     spread,
 )
-from halimede.models.repository import Fingerprint, FoundModel, fingerprint
+from halimede.models.repository import Fingerprint, FoundModel
 from halimede.models.warmup import WarmUpRun
 from halimede.scheduling.rate_limiter import Slot
 
@@ -141,7 +141,7 @@ def load_or_resize(
 
 def _changed_since(before: Fingerprint, found: FoundModel) -> frozenset[str]:
     try:
-        now = fingerprint(found.folder)
+        now = found.fingerprint()
     except OSError:
         return frozenset({MODEL_FOLDER})
     return frozenset(name for name, _ in set(before).symmetric_difference(now))

@@ -17,7 +17,8 @@ class OffloadPool:
     """Called on the event loop, it runs `work` on a thread, then `done` on the loop with its result or with an Error:
     the one that `work` raised, or Internal for any other exception.
 
-    The server has two pools, one for HTTP (`cli.serve`) and one for the engine. gRPC uses asyncio's default executor.
+    The server has two pools, one for HTTP (`serving.ports`) and one for the engine. gRPC uses asyncio's default
+    executor.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = 2) -> None:

@@ -1,30 +1,7 @@
-"""What `halimede serve` says before anybody connects, and its end."""
+"""The end of the process of `halimede serve`."""
 
 import subprocess
 import sys
-
-import pytest
-
-from halimede.cli.serve import is_exposed
-from halimede.options import parse
-
-LOCAL = ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "exposed"),
-    [
-        ([], True),
-        (["--http-address=127.0.0.1"], True),
-        (LOCAL, False),
-        (["--http-address=::1", "--grpc-address=::1"], False),
-        (["--http-address=::", "--grpc-address=::1"], True),
-        (["--http-address=127.0.0.1", "--allow-grpc=false"], False),
-        ([*LOCAL, "--metrics-address=0.0.0.0"], True),
-    ],
-)
-def test_server_knows_if_it_is_exposed(flags: list[str], exposed: bool) -> None:
-    assert is_exposed(parse(["--model-repository=models", *flags], {})) is exposed
 
 
 def test_process_ends_with_a_closed_output() -> None:

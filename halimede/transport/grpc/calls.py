@@ -25,7 +25,8 @@ Metadata = Sequence[tuple[str, str | bytes]]
 """Metadata of a call in order. Values of keys that end with `-bin` are bytes."""
 
 MAX_SMALL_MESSAGE_BYTES = 1 << 16
-"""Bytes of a gRPC message other than those of inferences and loads. Beyond: RESOURCE_EXHAUSTED, before it is received."""
+"""Bytes of a gRPC message other than those of inferences and loads. Beyond: RESOURCE_EXHAUSTED, before it is
+received."""
 OK = 0
 """The status of a call that succeeded."""
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from halimede.cli.serve import transport_options
 from halimede.errors import Invalid
 from halimede.options import parse
+from halimede.serving.ports import transport_options
 from halimede.transport.grpc.server import GrpcServerOptions
 from halimede.transport.http2.limits import Keepalive
 

@@ -1,0 +1,196 @@
+"""The ports of one server: HTTP, gRPC and metrics, with their access rules, TLS and limits.
+
+Knows the engine by its port only. Used on the event loop; the functions are pure.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from halimede.engine_port import EnginePort
+from halimede.front.access import Access
+from halimede.front.delaying_port import DelayingPort
+from halimede.front.grpc.service import GrpcService
+from halimede.front.http.service import HttpService
+from halimede.front.metrics import MetricsScrapes, MetricsService
+from halimede.options import Endpoint, ServerOptions, search_of
+from halimede.platform.limits import usable_memory
+from halimede.platform.memory import give_memory_back
+from halimede.platform.offload import OffloadPool
+from halimede.traces import Sampler
+from halimede.transport.buffered_bytes import UNLIMITED, BufferedBytes, FreedBytes
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
+from halimede.transport.http1.connection import Http1Connection
+from halimede.transport.http1.listener import Handler, Http1Limits, Http1Listener
+from halimede.transport.http2.limits import Keepalive
+from halimede.transport.sockets import place, serve_at
+from halimede.transport.stalls import LookRounds, TimeLimits
+from halimede.transport.tls import server_context
+
+log = logging.getLogger(__name__)
+
+_MILLISECOND = 1e-3
+
+
+class Ports:
+    """The ports that the options allow. `http`, `grpc` and `metrics` are the addresses of those that are open, with
+    their real port numbers; empty for the others."""
+
+    def __init__(self, options: ServerOptions, port: EnginePort, traces: Sampler, offload: OffloadPool) -> None:
+        self.http = self.grpc = self.metrics = ""
+        self._options = options
+        self._port = port
+        self._traces = traces
+        self._offload = offload
+        self._buffered = buffered_bytes(options)
+        self._rounds: LookRounds | None = None
+        self._closers: list[Callable[[float], Awaitable[None]]] = []
+
+    async def open(self) -> None:
+        """Opens the allowed ports and logs their addresses (L6). Raises Error if one cannot be opened; `close` then
+        closes those that are open."""
+        options, loop = self._options, asyncio.get_running_loop()
+        freed = FreedBytes(self._buffered, lambda: loop.run_in_executor(None, give_memory_back))
+        self._rounds = LookRounds((freed,), loop.time, loop.call_later)
+        self._rounds.begin()
+        scrapes = MetricsScrapes(self._port)
+        if is_exposed(options):
+            log.warning(
+                "The ports are open on all addresses of this machine; --http-address and --grpc-address restrict them"
+            )
+        if options.grpc.allowed:
+            await self._open_grpc()
+        if options.http.allowed:
+            await self._open_http(scrapes)
+        if options.metrics.allowed:
+            metrics = MetricsService(scrapes).handle
+            self.metrics = await self._listen(options.metrics, metrics, lambda left, count: None)
+            log.info("Started Metrics Service at %s", self.metrics)
+
+    async def close(self, timeout: float) -> None:
+        """Refuses new connections, and answers the requests of those that are open for up to `timeout` seconds."""
+        if self._rounds is not None:
+            self._rounds.end()
+        closing = (close(timeout) for close in self._closers)
+        for outcome in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                log.error("closing a port failed; the server stops all the same", exc_info=outcome)
+
+    async def _open_http(self, scrapes: MetricsScrapes) -> None:
+        options = self._options
+        front = HttpService(
+            self._port,
+            self._offload,
+            options.http_max_input_size,
+            _access(options.http_restricted, options.http_forward_pattern),
+            options.allow_client_shm,
+            self._traces,
+            options.metrics.allowed or options.measuring.on_http,
+            scrapes if options.measuring.on_http else None,
+            lambda: self.metrics,
+        )
+        # The rest of the time is for the models.
+        drain_secs = min(options.http_drain_secs, options.exit_timeout_secs / 2)
+        self.http = await self._listen(options.http, front.handle, _say_waiting, drain_secs)
+        log.info("Started HTTPService at %s", self.http)
+
+    async def _open_grpc(self) -> None:
+        endpoint, port = self._options.grpc, self._port
+        access = _access(self._options.grpc_restricted, self._options.grpc_forward_pattern)
+        if self._options.grpc_response_delay_secs:
+            port = DelayingPort(port, self._options.grpc_response_delay_secs, asyncio.get_running_loop().call_later)
+        service = GrpcService(
+            port, self._options.grpc_options.max_response_pool_size, access, self._traces, self._offload
+        )
+        server = GrpcServer(service.rpcs, transport_options(self._options, self._buffered))
+        bound = await server.start(endpoint.address, endpoint.port)
+        self.grpc = place(endpoint.address, bound)
+        log.info("Started GRPCInferenceService at %s", self.grpc)
+
+        async def close(timeout: float) -> None:
+            # `stop` waits for streams, and an idle one would stay open until the deadline.
+            service.drain()
+            await server.stop(timeout)
+
+        self._closers.append(close)
+
+    async def _listen(
+        self, endpoint: Endpoint, handler: Handler, waiting: Callable[[float, int], None], drain_secs: float = 0.0
+    ) -> str:
+        """Serves HTTP at the endpoint. Returns its address with the real port. `waiting` goes to its `closed`. Idle
+        connections are kept for `drain_secs` at the end."""
+        limits = Http1Limits(self._options.http_max_header_bytes, time_limits(self._options))
+        listener = Http1Listener(handler, limits=limits, buffered=self._buffered)
+        server = await serve_at(
+            endpoint.address, endpoint.port, partial(Http1Connection, listener), endpoint.reuse_port
+        )
+        listener.rounds.begin()
+
+        async def close(timeout: float) -> None:
+            server.close()
+            listener.drain(drain_secs)
+            await listener.wait_closed(timeout, waiting)
+            listener.abort()
+            listener.rounds.end()
+
+        self._closers.append(close)
+        return place(endpoint.address, server.port)
+
+
+def _say_waiting(left: float, connections: int) -> None:
+    """Logs how many connections still wait at the end (H21)."""
+    log.info("Timeout %d: Found %d HTTP service connections", round(left), connections)
+
+
+def is_exposed(options: ServerOptions) -> bool:
+    """Whether a port is open on every address of the machine, which is Triton's default."""
+    endpoints = (options.grpc, options.http, options.metrics)
+    return any(endpoint.allowed and endpoint.address in ("0.0.0.0", "::") for endpoint in endpoints)
+
+
+def _access(keys: Mapping[str, tuple[str, str]], forward_pattern: str) -> Access:
+    """The access rules of a front end. Without a pattern no header is forwarded."""
+    return Access(keys, search_of(forward_pattern) if forward_pattern else None)
+
+
+def buffered_bytes(options: ServerOptions) -> BufferedBytes:
+    """Counts what the server holds for all clients of all ports (`--max-buffered-bytes`)."""
+    limit = options.client_limits.buffered_bytes
+    if limit is None:
+        memory = usable_memory()
+        limit = 0 if memory is None else memory // 2
+    return BufferedBytes(limit if limit > 0 else UNLIMITED)
+
+
+def time_limits(options: ServerOptions) -> TimeLimits:
+    limits = options.client_limits
+    return TimeLimits(limits.head_secs, limits.body_secs, limits.idle_secs, limits.unread_secs)
+
+
+def transport_options(options: ServerOptions, buffered: BufferedBytes | None = None) -> GrpcServerOptions:
+    """The options of the gRPC transport, times in seconds. Raises Invalid if the TLS files cannot be used."""
+    grpc = options.grpc_options
+    tls = server_context(grpc.server_cert, grpc.server_key, grpc.root_cert, grpc.mutual_tls) if grpc.tls else None
+    return GrpcServerOptions(
+        reuse_port=options.grpc.reuse_port,
+        response_compression=grpc.compression_level,
+        tls=tls,
+        times=time_limits(options),
+        buffered=buffered or BufferedBytes(),
+        keepalive=Keepalive(
+            # Values below the least sensible one are raised to it, as gRPC does. A timer of 0 would run all the time.
+            time=max(1, grpc.keepalive_time) * _MILLISECOND,
+            timeout=max(0, grpc.keepalive_timeout) * _MILLISECOND,
+            permit_without_calls=grpc.keepalive_permit_without_calls,
+            max_pings_without_data=max(0, grpc.max_pings_without_data),
+            min_ping_interval=max(0, grpc.min_ping_interval) * _MILLISECOND,
+            max_ping_strikes=max(0, grpc.max_ping_strikes),
+            max_age=_limit(grpc.max_connection_age),
+            max_age_grace=_limit(grpc.max_connection_age_grace),
+        ),
+    )
+
+
+def _limit(milliseconds: int) -> float | None:
+    return milliseconds * _MILLISECOND if milliseconds > 0 else None
