@@ -5,9 +5,10 @@ from tritonclient.grpc import service_pb2 as pb
 
 from halimede.engine_port import ModelCounts, ModelStatistics
 from halimede.errors import NotFound
-from halimede.front.grpc.admin import MAX_MESSAGE_BYTES, MAX_WRITTEN_ON_LOOP
+from halimede.front.grpc.admin import MAX_WRITTEN_ON_LOOP
 from halimede.front.grpc.service import UNLIMITED_POOL, GrpcService
 from halimede.front.grpc.status import MAX_TEXT_CHARACTERS
+from halimede.transport.grpc.calls import MAX_SMALL_MESSAGE_BYTES
 from halimede.wire.grpc.scan import MAX_FIELDS
 from tests.front.grpc.test_service import PAIR, WRONG_KIND, Client, request, seen, unreadable_contents
 from tests.front.http_fakes import HeldOffload
@@ -115,20 +116,14 @@ def test_drained_stream_waits_for_a_large_message(client: HeldClient) -> None:
     assert call.status is not None
 
 
-def test_administrative_message_is_limited(client: HeldClient) -> None:
-    padding = b"\xfa\x7f"
-    size = MAX_MESSAGE_BYTES - 5
-    most = padding + bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14)) + bytes(size)
-    assert len(most) == MAX_MESSAGE_BYTES
-    call = client.unary("ServerLive", most)
-    assert call.status != (3, f"the request has {len(most)} bytes; the largest has {MAX_MESSAGE_BYTES}")
-    call = client.unary("ServerLive", most + b"\x08\x01")
-    assert call.status == (3, f"the request has {len(most) + 2} bytes; the largest has {MAX_MESSAGE_BYTES}")
+def test_only_inferences_and_loads_may_have_large_messages(client: HeldClient) -> None:
+    large = {path.rpartition("/")[2] for path, rpc in client.service.rpcs.items() if not rpc.small}
+    assert large == {"ModelInfer", "ModelStreamInfer", "RepositoryModelLoad"}
 
 
 def test_large_load_is_read_off_the_loop(client: HeldClient) -> None:
     message = pb.RepositoryModelLoadRequest(model_name="m")
-    message.parameters["wrong"].bytes_param = bytes(MAX_MESSAGE_BYTES)
+    message.parameters["wrong"].bytes_param = bytes(MAX_SMALL_MESSAGE_BYTES)
     call = client.unary("RepositoryModelLoad", message.SerializeToString())
     assert call.status is None
     client.offload.run()
