@@ -101,10 +101,21 @@ def path_within_model(path: str) -> str:
 
 
 def check_lengths(paths: Iterable[str]) -> None:
-    """Raises Invalid for the first path that is too long for the file system, as Triton after 2.73 does (H114)."""
+    """Raises Invalid for the first path that is too long.
+
+    An example of the official client expects `Invalid file path` (H114).
+    """
     for path in paths:
         names = path.encode(errors="surrogatepass").split(b"/")
         if any(len(name) > MAX_NAME_BYTES for name in names):
-            raise Invalid(f"Invalid file path 'file:{path}': a name in it is longer than {MAX_NAME_BYTES} bytes")
-        if sum(map(len, names)) + len(names) > MAX_PATH_BYTES:
-            raise Invalid(f"Invalid file path 'file:{path}': it is longer than {MAX_PATH_BYTES} bytes")
+            fault = f"a name in it is longer than {MAX_NAME_BYTES} bytes"
+        elif sum(map(len, names)) + len(names) > MAX_PATH_BYTES:
+            fault = f"it is longer than {MAX_PATH_BYTES} bytes"
+        else:
+            continue
+        raise Invalid(f"Invalid file path 'file:{_cut(path)}': {fault}")
+
+
+def _cut(path: str) -> str:
+    """An error of gRPC travels in headers, whose size clients limit."""
+    return path if len(path) <= 256 else f"{path[:256]}..."
