@@ -26,7 +26,7 @@ from halimede.loading.code_upload import CodeUploadCheck
 from halimede.loading.concurrency import ModelLocks
 from halimede.loading.model_loads import ModelLoads, log_advice
 from halimede.loading.repository_poll import RepositoryPoll
-from halimede.loading.uploads import Upload
+from halimede.loading.uploads import Upload, check_lengths
 from halimede.models.lifecycle import ModelTable, VersionState
 from halimede.models.repository import Catalog, FoundModel, scan
 from halimede.options import ServerOptions
@@ -219,6 +219,7 @@ class RepositoryControl:
         any mode. Raises Error."""
         name = query.model
         _check_name(name)
+        check_lengths(path for path, _ in query.files)
         async with self._locks.locked(name, query.asker):
             try:
                 upload = await self._receive(query) if query.files else None

@@ -5,12 +5,17 @@ from which upload, and removes an upload with the last of them.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from halimede.errors import Internal, Invalid
 from halimede.loading.concurrency import LoadThreads
 from halimede.models.loader import LoadedVersion
+
+MAX_NAME_BYTES = 255
+"""Of a file or a directory: the limit of Linux's file systems."""
+MAX_PATH_BYTES = 1024
+"""Of a file within the model's directory. Linux allows 4096, but `mkdir` and `rmtree` of Python are recursive."""
 
 
 class Upload:
@@ -93,3 +98,24 @@ def path_within_model(path: str) -> str:
             f"Invalid file parameter 'file:{path}' with normalized path '{normal}' must stay within model directory."
         )
     return normal
+
+
+def check_lengths(paths: Iterable[str]) -> None:
+    """Raises Invalid for the first path that is too long.
+
+    An example of the official client expects `Invalid file path` (H114).
+    """
+    for path in paths:
+        names = path.encode(errors="surrogatepass").split(b"/")
+        if any(len(name) > MAX_NAME_BYTES for name in names):
+            fault = f"a name in it is longer than {MAX_NAME_BYTES} bytes"
+        elif sum(map(len, names)) + len(names) > MAX_PATH_BYTES:
+            fault = f"it is longer than {MAX_PATH_BYTES} bytes"
+        else:
+            continue
+        raise Invalid(f"Invalid file path 'file:{_cut(path)}': {fault}")
+
+
+def _cut(path: str) -> str:
+    """An error of gRPC travels in headers, whose size clients limit."""
+    return path if len(path) <= 256 else f"{path[:256]}..."

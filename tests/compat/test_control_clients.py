@@ -154,6 +154,9 @@ def test_model_comes_with_its_configuration_and_files(client: Client, serving: S
     until(serving, lambda: "sent" not in client.index())
     refused = client.refusal("load_model", "sent", files=files)
     assert refused == "failed to load 'sent', failed to poll from model repository"
+    refused = client.refusal("load_model", "sent", config=json.dumps(ECHO_CONFIG), files={f"file:{'A' * 256}": b"a"})
+    assert refused.startswith("Invalid file path 'file:AAA")
+    assert client.call("is_server_live")
 
 
 @pytest.mark.rows("H25", "G14")

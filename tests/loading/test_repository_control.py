@@ -404,6 +404,39 @@ def test_invalid_files_of_a_load_are_refused_and_leave_nothing(
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("path", "shown", "fault"),
+    [
+        ("A" * 256, "A" * 256, "a name in it is longer than 255 bytes"),
+        ("A" * 100_000, f"{'A' * 256}...", "a name in it is longer than 255 bytes"),
+        (f"1/{'A' * 256}", f"1/{'A' * 254}...", "a name in it is longer than 255 bytes"),
+        ("\u00e9" * 128, "\u00e9" * 128, "a name in it is longer than 255 bytes"),
+        ("a/" * 510 + "model", f"{'a/' * 128}...", "it is longer than 1024 bytes"),
+    ],
+)
+def test_file_path_of_a_load_that_is_too_long_is_named_to_the_client(
+    tmp_path: Path, path: str, shown: str, fault: str
+) -> None:
+    """(H114) The text is short enough for the headers of gRPC."""
+
+    async def scenario() -> None:
+        async with running(explicit(tmp_path)) as engine:
+            query = LoadModel("sent", JSON_CONFIG, (("1/m", b"x"), (path, b"x")))
+            assert refusal(await control(engine, query)) == (Invalid, f"Invalid file path 'file:{shown}': {fault}")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("path", ["A" * 255, f"1/{'A' * 255}/model", "a/" * 509 + "model"])
+def test_file_of_a_load_may_have_a_long_path(tmp_path: Path, path: str) -> None:
+    async def scenario() -> None:
+        async with running(explicit(tmp_path)) as engine:
+            query = LoadModel("sent", JSON_CONFIG, (("1/m", b"x"), (path, b"x")))
+            assert await control(engine, query) is None
+
+    run(scenario)
+
+
 def test_loads_of_one_model_wait_for_each_other(tmp_path: Path) -> None:
     """The state after the last request is what remains (R17)."""
 
