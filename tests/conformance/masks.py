@@ -99,8 +99,8 @@ _TABLE = (
     ),
     Mask(
         "wordless-close",
-        "what is no HTTP is closed without a word by the real server; a 400 before the end is as good",
-        r"^HTTP/1\.[01] 400\n(.*\n)*(?=connection closed$)",
+        "what is no HTTP is closed without a word by the real server; a 400 or 431 before the end is as good",
+        r"^HTTP/1\.[01] 4(?:00|31)\n(.*\n)*(?=connection closed$)",
         "",
         Side.OURS,
     ),

@@ -48,7 +48,7 @@ class GrpcServerOptions:
     response_compression: str = "none"
     keepalive: Keepalive = field(default_factory=Keepalive)
     times: TimeLimits = field(default_factory=TimeLimits)
-    buffered: BufferedBytes = field(default_factory=BufferedBytes)
+    buffered: BufferedBytes = field(default_factory=BufferedBytes, compare=False)
     tls: ssl.SSLContext | None = None
 
 

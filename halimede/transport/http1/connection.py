@@ -36,7 +36,7 @@ from halimede.transport.http1.exchange import (
 )
 from halimede.transport.http1.half_closed import HalfClosed
 from halimede.transport.http1.listener import Http1Listener
-from halimede.transport.http1.reader import SLICE_UNITS, UNMEASURED, RequestReader
+from halimede.transport.http1.reader import BEGUN, SLICE_UNITS, UNMEASURED, RequestReader
 from halimede.transport.lingering import close_flushing, close_lingering
 from halimede.transport.sockets import unsent_bytes
 from halimede.transport.stalls import Stall, is_over
@@ -73,7 +73,7 @@ class Http1Connection(RequestReader):
         self._handing_on = False
         self._requests = 0
         self._stall = Stall()
-        self._unsent_share = BufferedShare(listener.buffers.buffered)
+        self._unsent_share = BufferedShare(self._buffered)
 
     # From the loop.
 
@@ -175,7 +175,11 @@ class Http1Connection(RequestReader):
         exchange = Http1Exchange(self, head, body, since)
         self._requests += 1
         if self._current is None and not self._write_paused and not self._waiting:
-            if not self._is_late():
+            first = self._slice_end == UNMEASURED
+            # This is what `_is_late` does for the first request of a read. Most reads bring no other.
+            if first:
+                self._slice_end = BEGUN
+            if first or not self._is_late():
                 self._hand_on(exchange)
                 return
             self._wait_for_turn()
@@ -188,7 +192,7 @@ class Http1Connection(RequestReader):
         """Calls the handler. An error in it is answered with status 500, and the connection goes on."""
         self._current = exchange
         # A small request that changes nothing, such as a health check, is always answered.
-        if self._listener.buffers.buffered.full and exchange.method == b"POST":
+        if self._buffered.full and exchange.method == b"POST":
             self._refuse_for_memory(exchange)
             return
         try:
@@ -199,7 +203,7 @@ class Http1Connection(RequestReader):
 
     def _refuse_for_memory(self, exchange: Http1Exchange) -> None:
         # Whether there is room was found out some time ago.
-        if self._listener.buffers.buffered.is_full():
+        if self._buffered.is_full():
             exchange.respond(503, JSON, (b'{"error":"%b"}' % FULL.encode(),))
         else:
             self._listener.handler(exchange)
@@ -367,7 +371,7 @@ class Http1Connection(RequestReader):
             self._unsent_share.set(self._transport.get_write_buffer_size())
         situation, progress, limit = self._situation()
         seconds = self._stall.seconds(situation, progress, now)
-        if self._short_of_memory and not self._listener.buffers.buffered.is_full():
+        if self._short_of_memory and not self._buffered.is_full():
             self._short_of_memory = False
             self._read_on()
         elif is_over(limit, seconds):

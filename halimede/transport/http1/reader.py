@@ -52,7 +52,7 @@ MAX_PIECE_BYTES = 1 << 13
 _NOT_CHUNKED = "; the request has 'Transfer-Encoding: chunked', so its body must be sent in chunks"
 _OTHER_WORDS = {"Pause on PRI/Upgrade": "this port does not speak HTTP/2; gRPC clients need the gRPC port"}
 """What is said instead of a text of the parser."""
-UNMEASURED, _BEGUN = 0.0, -1.0
+UNMEASURED, BEGUN = 0.0, -1.0
 """Values of `_slice_end` before and after the first request of a read."""
 _MORE_HEAD = " (--http-max-header-bytes)"
 NO_HEAD = Http1Head(b"", b"", Headers(), False, False, 0)
@@ -74,7 +74,8 @@ class RequestReader(asyncio.BufferedProtocol):
         """Whether received bytes or requests wait for a later turn of the loop."""
         self._short_of_memory = False
         """Whether the rest of a body waits because the server holds too many bytes."""
-        self._chunked_share = BufferedShare(listener.buffers.buffered)
+        self._buffered = listener.buffers.buffered
+        self._chunked_share = BufferedShare(self._buffered)
         self._renew_parser()
         self._begin()
 
@@ -130,10 +131,10 @@ class RequestReader(asyncio.BufferedProtocol):
         """Whether this turn of the loop has done enough for this client."""
         # Most reads bring one request, which needs no look at the clock.
         if self._slice_end == UNMEASURED:
-            self._slice_end = _BEGUN
+            self._slice_end = BEGUN
             return False
         now = self._listener.clock()
-        if self._slice_end == _BEGUN:
+        if self._slice_end == BEGUN:
             self._slice_end = now + SLICE_SECONDS
         return now >= self._slice_end
 
@@ -225,7 +226,7 @@ class RequestReader(asyncio.BufferedProtocol):
         # The size of a chunked body is not known before it has arrived.
         elif self._chunked_bytes != self._chunked_share.size:
             self._chunked_share.set(self._chunked_bytes)
-            if self._chunked_bytes >= MIN_REUSED_BYTES and self._listener.buffers.buffered.full:
+            if self._chunked_bytes >= MIN_REUSED_BYTES and self._buffered.full:
                 self._wait_for_memory()
 
     def _reason(self, text: str) -> str:
@@ -263,7 +264,7 @@ class RequestReader(asyncio.BufferedProtocol):
 
     def _may_receive(self, size: int) -> bool:
         """Whether there is room for a large body. Refuses its request if not."""
-        buffered = self._listener.buffers.buffered
+        buffered = self._buffered
         if size > buffered.limit:
             self._refuse(too_large(size, buffered.limit), 413)
         elif buffered.full and buffered.is_full():
@@ -277,7 +278,7 @@ class RequestReader(asyncio.BufferedProtocol):
         # The body is still incomplete.
         if nbytes < len(missing):
             self._missing = missing[nbytes:]
-            if buffers.buffered.full:
+            if self._buffered.full:
                 self._wait_for_memory()
             return
         self._missing = None
