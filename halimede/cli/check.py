@@ -7,17 +7,23 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
+from typing import TextIO
 
 from halimede.checking.check import Checked, check, load
-from halimede.checking.report import document, passes, text_of
+from halimede.checking.migration import migration_text
+from halimede.checking.report import WIDTH, document, passes, text_of
 from halimede.cli.arguments import Check
 from halimede.cli.model_run import own_output
 from halimede.errors import Error
 from halimede.platform.gpus import visible_gpus
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
+
+MAX_WIDTH = 120
+"""Characters of a line. Longer ones are hard to read."""
 
 
 def run(order: Check) -> int:
@@ -34,9 +40,8 @@ def run(order: Check) -> int:
             except asyncio.CancelledError:
                 print("error: interrupted", file=sys.stderr)
                 finished = False
-    told = json.dumps(document(checked, order.strict), indent=1) if order.json else text_of(checked)
     try:
-        print(told, file=out, flush=True)
+        print(_told(order, checked, out), file=out, flush=True)
     except OSError as error:  # a full disk, or a closed pipe
         print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         os._exit(1)
@@ -45,6 +50,17 @@ def run(order: Check) -> int:
         sys.stderr.flush()
         os._exit(1)
     return 0 if passes(checked, order.strict) else 1
+
+
+def _told(order: Check, checked: Checked, out: TextIO) -> str:
+    if order.json:
+        return json.dumps(document(checked, order.strict, order.flags), indent=1)
+    shown = out.isatty()
+    width = min(shutil.get_terminal_size().columns, MAX_WIDTH) if shown else WIDTH
+    if order.migrate:
+        return migration_text(checked, order.flags, width)
+    # A program that reads the output wants each problem on one line.
+    return text_of(checked, width, wrapped=shown)
 
 
 async def _load(checked: Checked, order: Check) -> bool:
