@@ -71,7 +71,7 @@ def _renamed(match: re.Match[str]) -> str:
         others = sorted(path.name for path in wanted.parent.iterdir() if path.suffix == ending)
         files = sorted(path.name for path in wanted.parent.iterdir() if path.is_file())
     except OSError:
-        return f"make the directory {wanted.parent}, with the file {wanted.name} in it"
+        return f"put {wanted.name} into {wanted.parent}, a new directory"
     if others:
         return f'rename {others[0]} to {wanted.name}, or write default_model_filename: "{others[0]}"'
     # The file of another backend: then the backend is wrong and not the file.
@@ -79,7 +79,7 @@ def _renamed(match: re.Match[str]) -> str:
         if each.filename in files:
             return f'backend: "{traits.name}", since there is a {each.filename}'
     there = f" ({', '.join(files[:3])} will not do)" if files else ""
-    return f"put the file {wanted.name} into {wanted.parent}{there}"
+    return f"put {wanted.name} into {wanted.parent}{there}"
 
 
 def _of_gpu_ids(match: re.Match[str]) -> str:

@@ -150,5 +150,10 @@ def _add_load(model: CheckedModel, record: ModelRecord | None) -> None:
             model.problems.append(advised(Problem("load", f"could not be loaded: {reason.strip()}", folder)))
         if record is None:
             model.problems.append(Problem("load", "could not be loaded", folder))
-    if model.loaded:  # notes are about what only a load can show
-        model.problems = [problem for problem in model.problems if problem.severity is not Severity.NOTE]
+    if model.loaded:
+        # Notes are about what only a load can show. Code may find its modules in a way that cannot be seen.
+        model.problems = [
+            problem
+            for problem in model.problems
+            if problem.severity is not Severity.NOTE and not (problem.module and problem.severity is Severity.ERROR)
+        ]

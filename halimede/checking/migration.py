@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from halimede.backends.registry import advice_for
 from halimede.checking.check import Checked, CheckedModel
 from halimede.checking.verdicts import Reason, State, Verdict, verdict_of
 
@@ -20,7 +19,7 @@ _LEAST_NEEDED = 30
 _MAX_NAME = 24
 _WORDS = {
     State.SERVES: "serves",
-    State.WITHOUT: "serves in part",
+    State.WITHOUT: "with a warning",
     State.UNKNOWN: "load it to know",
     State.CANNOT: "cannot serve",
 }
@@ -42,7 +41,7 @@ _MEMBER = _REASONS[Reason.MEMBER]
 _PHRASES = {
     "serves": "as they are",
     _AFTER: "after the commands below",
-    "serves in part": "in part",
+    "with a warning": "with a warning",
 }
 """What the summary says of models that serve."""
 
@@ -76,7 +75,7 @@ class Migration:
         if any("://" in repository for repository in self._checked.repositories):
             extras.append("cloud")
         own = [f"halimede[{','.join(sorted(extras))}]"] if extras else []
-        packages = [word for what in self._needed("package") for word in what.split()]
+        packages = [word for what in self._needed("package") for word in what.split(" ", 1)]  # -r FILE
         words = [*own, *packages]
         return ["pip", "install", *words] if words else []
 
@@ -110,6 +109,28 @@ class Migration:
         members = {need.what for need in verdict.needs if need.kind == "member"}
         return all(self.is_served(other, above | {model.name}) for other, _ in self.verdicts if other.name in members)
 
+    def needed_by(self, model: CheckedModel, verdict: Verdict) -> str:
+        """What a model needs, in a few words."""
+        if verdict.reason is Reason.BACKEND:
+            return verdict.do
+        parts = []
+        for kind, words in _KINDS.items():
+            found = [_short(need.what, model) for need in verdict.needs if need.kind == kind]
+            if kind == "member":
+                found = [name for name in found if name in self._lost]
+            if found:
+                parts.append(f"{words} {', '.join(found)}".strip())
+        if verdict.reason in (Reason.CONFIGURATION, Reason.CODE):
+            parts.insert(0, f"{verdict.text}{f' (and {verdict.others} more)' if verdict.others else ''}")
+        if verdict.state in (State.WITHOUT, State.UNKNOWN):
+            parts.insert(0, verdict.text)
+        return "; ".join(filter(None, [*parts, verdict.limit])) or "-"
+
+    @cached_property
+    def _lost(self) -> frozenset[str]:
+        """The names of models that do not serve after the commands either."""
+        return frozenset(model.name for model, _ in self.verdicts) - frozenset(self.served)
+
     def word_of(self, model: CheckedModel) -> str:
         """The verdict in one or two words."""
         verdict = self._by_place[_place(model)]
@@ -131,29 +152,10 @@ def migration_text(checked: Checked, flags: Sequence[str], width: int) -> str:
     if not migration.verdicts:
         return "\n".join([*problems, "there is nothing to migrate"])
     rows = [
-        (model.name, model.backend or "?", migration.word_of(model), needed_by(model, verdict))
+        (model.name, model.backend or "?", migration.word_of(model), migration.needed_by(model, verdict))
         for model, verdict in migration.verdicts
     ]
     return "\n".join([*problems, *_table(rows, width), "", *_summary(migration, width), *_commands(migration)])
-
-
-def needed_by(model: CheckedModel, verdict: Verdict) -> str:
-    """What a model needs, in a few words."""
-    if verdict.reason is Reason.BACKEND:
-        return verdict.do or advice_for(model.backend)
-    parts = []
-    folder = f"{model.repository}/{model.name}"
-    for kind, words in _KINDS.items():
-        found = [_short(need.what, folder, model.repository) for need in verdict.needs if need.kind == kind]
-        if found:
-            parts.append(f"{words} {', '.join(found)}".strip())
-    if verdict.reason in (Reason.CONFIGURATION, Reason.CODE):
-        parts.insert(0, f"{verdict.text}{f' (and {verdict.others} more)' if verdict.others else ''}")
-    if verdict.limit:
-        parts.append(verdict.limit)
-    if verdict.state in (State.WITHOUT, State.UNKNOWN):
-        parts.insert(0, verdict.text)
-    return "; ".join(parts) or "-"
 
 
 _KINDS = {
@@ -171,8 +173,9 @@ _KINDS = {
 """What the table says before needs of a kind. Corrections and backends have a text of their own."""
 
 
-def _short(what: str, folder: str, repository: str) -> str:
-    return what.removeprefix(f"{folder}/").removeprefix(f"{repository}/")
+def _short(what: str, model: CheckedModel) -> str:
+    """A path without the model's folder, which the row names."""
+    return what.removeprefix(f"{model.repository}/{model.name}/").removeprefix(f"{model.repository}/")
 
 
 def _table(rows: Sequence[tuple[str, str, str, str]], width: int) -> Iterator[str]:

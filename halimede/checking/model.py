@@ -193,13 +193,13 @@ def _first_version(folder: Path, draft: Draft, names: Collection[str]) -> tuple[
         return "", ""
     version = folder / "1"
     if draft.is_ensemble:
-        return f"mkdir {version} (that of an ensemble is empty, and git keeps no empty directories)", str(version)
+        return f"mkdir {version} (it stays empty, so git drops it)", str(version)
     usual = {traits.name: traits.formats[0].filename for traits in known() if traits.formats}
     platform = {each.platform: each.filename for _, each in formats() if each.platform}
     filename = draft.model_filename or platform.get(draft.platform) or usual.get(draft.backend, "")
     if not filename:
-        return f"make the directory {version}, with the model's files in it", str(version)
-    return f"make the directory {version}, with the file {filename} in it", str(version / filename)
+        return f"put the model's files into {version}, a new directory", str(version)
+    return f"put {filename} into {version}, a new directory", str(version / filename)
 
 
 def versions_of_nothing(names: Collection[str], model: str) -> list[str]:

@@ -19,7 +19,7 @@ _MAX_TEXT = 400
 _MAX_NAME = 24
 """Characters of a name that has other text beside it."""
 _HEADINGS = {
-    State.WITHOUT: "Serve, but not all of it:",
+    State.WITHOUT: "Serve, with a warning:",
     State.UNKNOWN: "Only a load shows whether these serve:",
     State.CANNOT: "Cannot serve:",
 }
@@ -33,21 +33,15 @@ def text_of(checked: Checked, width: int = WIDTH, wrapped: bool = True) -> str:
     """
     verdicts = [(model, verdict_of(model)) for model in checked.models]
     details = [line for problem in _detailed(checked) for line in _lines(problem, width if wrapped else 0)]
-    return "\n".join(
-        [
-            *verdict_lines(verdicts, width),
-            *(["", "Details:", "", *details] if details else []),
-            *([""] if verdicts else []),
-            summary(checked),
-        ]
-    )
+    parts = [[*verdict_lines(verdicts, width)], ["Details:", "", *details] if details else [], [summary(checked)]]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
 def verdict_lines(verdicts: Sequence[tuple[CheckedModel, Verdict]], width: int) -> Iterator[str]:
     """The verdicts, by their states."""
     if not verdicts:
         return
-    yield headline([verdict for _, verdict in verdicts])
+    yield from _wrapped(headline([verdict for _, verdict in verdicts]), width, "", "  ")
     served = [model.name for model, verdict in verdicts if verdict.state is State.SERVES]
     if served:
         yield from ("", "Serve:", *_wrapped(", ".join(map(_printable, served)), width, "  ", "  "))
@@ -67,7 +61,7 @@ def headline(verdicts: Sequence[Verdict]) -> str:
     followers = sum(verdict.reason is Reason.MEMBER for verdict in verdicts)
     words = {
         State.SERVES: ("serves", "serve"),
-        State.WITHOUT: ("serves in part", "serve in part"),
+        State.WITHOUT: ("with a warning", "with a warning"),
         State.UNKNOWN: ("must be loaded to know", "must be loaded to know"),
         State.CANNOT: ("cannot serve", "cannot serve"),
     }

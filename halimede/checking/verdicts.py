@@ -126,7 +126,7 @@ def _cannot(
     if followers and found[0] is not Reason.MEMBER:
         told += len(followers)  # the details have no consequences, so they are not counted
         if found[0] is Reason.FILE:
-            text += f", and {_listed([repr(name) for name in _member_names(followers)])} cannot serve"
+            text += f", and {_some(_member_names(followers))} cannot serve"
     unique = tuple(dict.fromkeys([*needs, *extra, *(Need("flag", flag) for flag in model.flags)]))
     limits = [_limit(model, problem) for problem in warnings if problem.code != "import"]
     return Verdict(
@@ -171,8 +171,8 @@ def _reason_of(problem: Problem) -> Reason:
 
 
 def _place(model: CheckedModel, path: object) -> str:
-    """A path without the repository's, which the reader knows."""
-    return str(path).removeprefix(f"{model.repository}/")
+    """A path without the model's, which the reader knows."""
+    return str(path).removeprefix(f"{model.repository}/{model.name}/")
 
 
 def _first_text(model: CheckedModel, problems: Sequence[Problem]) -> str:
@@ -195,8 +195,8 @@ def _runtime_text(model: CheckedModel, problems: Sequence[Problem]) -> str:
 def _file_text(model: CheckedModel, problems: Sequence[Problem]) -> str:
     first = problems[0]
     if first.code == "ensemble":
-        names = [repr(PurePath(path).name) for path in first.missing.split(", ")]
-        return f"its {'model' if len(names) == 1 else 'models'} {_listed(names)} {_BE[len(names) == 1]} not there"
+        names = [PurePath(path).name for path in first.missing.split(", ")]
+        return f"its {'model' if len(names) == 1 else 'models'} {_some(names)} {_BE[len(names) == 1]} not there"
     if model.backend == ENSEMBLE and first.code == "version":
         return "its version directory is missing"
     return f"{_place(model, first.missing)} is missing"
@@ -211,12 +211,11 @@ def _unreadable_text(model: CheckedModel, problems: Sequence[Problem]) -> str:
 
 
 def _import_text(model: CheckedModel, problems: Sequence[Problem]) -> str:
-    names = [f"'{problem.module}'" for problem in problems]
-    if len(names) > _MAX_NAMES:
-        names = [*names[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
+    told = f"imports {_some([problem.module for problem in problems])}, which"
     if _in_environment(problems):
-        return f"imports {_listed(names)}, which its environment does not have"
-    return f"imports {_listed(names)}, which {_BE[len(names) == 1]} not installed"
+        return f"{told} its environment does not have"
+    how = "not installed" if all(problem.installs for problem in problems) else "not there"
+    return f"{told} {_BE[len(problems) == 1]} {how}"
 
 
 def _in_environment(problems: Sequence[Problem]) -> bool:
@@ -227,16 +226,19 @@ _MAX_NAMES = 4
 
 
 def _member_text(model: CheckedModel, problems: Sequence[Problem]) -> str:
-    names = [f"'{each}'" for each in _member_names(problems)]
-    return f"only because {_listed(names)} cannot"
+    return f"only because {_some(_member_names(problems))} cannot"
 
 
 def _gpu_text(model: CheckedModel, problems: Sequence[Problem]) -> str:
     return "it asks for a GPU, and none is available"
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _some(names: Sequence[str]) -> str:
+    """Names in quotes; of many, the first ones."""
+    quoted = [f"'{name}'" for name in names]
+    if len(names) > _MAX_NAMES:
+        quoted = [*quoted[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
 
 
 _TEXTS: dict[Reason, Callable[[CheckedModel, Sequence[Problem]], str]] = {
@@ -275,10 +277,12 @@ def _deed(reason: Reason, problems: Sequence[Problem]) -> str:
     if reason is Reason.RUNTIME:
         return f"pip install '{_extra_words(problems[0].text)}'"
     installs = list(dict.fromkeys(problem.installs for problem in problems if problem.installs))
-    if reason is Reason.IMPORT and installs:
-        first = problems[0].instead
-        return first if first.startswith(_REQUIREMENTS) else f"pip install {' '.join(installs)}"
-    return problems[0].instead
+    if reason is not Reason.IMPORT:
+        return problems[0].instead
+    first = problems[0].instead
+    command = first if first.startswith(_REQUIREMENTS) else f"pip install {' '.join(installs)}" if installs else ""
+    by_hand = [problem.instead for problem in problems if not problem.installs]
+    return "; ".join(filter(None, [command, *by_hand]))
 
 
 _REQUIREMENTS = "pip install -r "
@@ -321,7 +325,8 @@ def _needs(model: CheckedModel, reason: Reason, problems: Sequence[Problem]) -> 
             case Reason.IMPORT if _in_environment([problem]):
                 yield Need("environment", f"{problem.module} in it")
             case Reason.IMPORT:
-                yield Need("file", f"{problem.module}, a module")
+                name = problem.module.lstrip(".").partition(".")[0]
+                yield Need("file", str(problem.file.with_name(f"{name}.py")))
             case Reason.GPU:
                 yield Need("flag", FALLBACK)
             case Reason.MACHINE | Reason.LOAD:

@@ -149,7 +149,7 @@ FAULTS = (
         "version",
         0,
         "at least one version must be available",
-        "/1, with the file model.onnx",
+        "put model.onnx into ",
         files={},
     ),
     Fault(
@@ -171,7 +171,7 @@ FAULTS = (
         "model-file",
         0,
         "unable to find",
-        "put the file model.onnx",
+        "put model.onnx into ",
         file="",
         files={"1/notes.txt": b""},
     ),

@@ -282,6 +282,15 @@ def test_load_adds_problems_that_files_do_not_show(tmp_path: Path) -> None:
     assert "; 1 model loaded, in " in text_of(checked)
 
 
+def test_load_shows_that_a_module_is_there(tmp_path: Path) -> None:
+    code = f"from sys import modules\nmodules['no_such'] = modules['sys']\nimport no_such\n{_CODE}"
+    write(tmp_path, "m", 'backend: "python"', model_py=code.encode())
+    checked = check([str(tmp_path)], OPTIONS)
+    assert [problem.code for problem in checked.all_problems if problem.severity is Severity.ERROR] == ["import"]
+    asyncio.run(load(checked, OPTIONS))
+    assert [(model.loaded, model.problems) for model in checked.models] == [((1,), [])]
+
+
 def test_document_has_a_stable_format(tmp_path: Path) -> None:
     write(tmp_path, "m", _GOOD + "max_batchsize: 3\n")
     made = json.loads(json.dumps(document(check([str(tmp_path)], OPTIONS), strict=False)))

@@ -61,9 +61,9 @@ def test_model_without_problems_serves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "text", "kind"),
     [
-        (_ONNX, "m/1/model.onnx is missing", "file"),
-        (f'{_ONNX}default_model_filename: "net.onnx"', "m/1/net.onnx is missing", "file"),
-        (_PYTHON, "m/1/model.py is missing", "file"),
+        (_ONNX, "1/model.onnx is missing", "file"),
+        (f'{_ONNX}default_model_filename: "net.onnx"', "1/net.onnx is missing", "file"),
+        (_PYTHON, "1/model.py is missing", "file"),
     ],
 )
 def test_file_that_git_does_not_keep_is_missing(tmp_path: Path, config: str, text: str, kind: str) -> None:
@@ -74,7 +74,7 @@ def test_file_that_git_does_not_keep_is_missing(tmp_path: Path, config: str, tex
         one = verdict(tmp_path / repository)
         assert (one.reason, one.text, one.others) == (Reason.FILE, text, 0)
         assert one.needs[0].kind == kind
-        assert one.needs[0].what == f"{tmp_path}/{repository}/{text.partition(' ')[0]}"
+        assert one.needs[0].what == f"{tmp_path}/{repository}/m/{text.partition(' ')[0]}"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_wrong_configuration_and_wrong_code_name_their_lines(tmp_path: Path) -> 
 def test_broken_file_is_not_a_missing_one(tmp_path: Path) -> None:
     write(tmp_path, "m", _ONNX, model_onnx=b"version https://git-lfs.github.com/spec/v1\n")
     one = verdict(tmp_path)
-    assert (one.reason, one.text) == (Reason.UNREADABLE, "m/1/model.onnx cannot be read")
+    assert (one.reason, one.text) == (Reason.UNREADABLE, "1/model.onnx cannot be read")
     assert one.do.startswith("git lfs pull")
 
 
@@ -262,25 +262,25 @@ def test_report_begins_with_the_verdicts(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 _REPORT = """\
-4 models: 1 serves, 1 serves in part, 2 cannot serve (1 only because of others)
+4 models: 1 serves, 1 with a warning, 2 cannot serve (1 only because of others)
 
 Serve:
   good
 
-Serve, but not all of it:
+Serve, with a warning:
   later     but model.py:6: 'later' imports 'no_such', which is not installed
             -> pip install no-such
 
 Cannot serve:
-  bad       bad/1/model.onnx is missing
-            -> make the directory models/bad/1, with the file model.onnx in it
+  bad       1/model.onnx is missing
+            -> put model.onnx into models/bad/1, a new directory
   pipeline  only because 'bad' cannot
 
 Details:
 
 models/bad/config.pbtxt: error: at least one version must be available under the
     version policy of model 'bad'
-    instead: make the directory models/bad/1, with the file model.onnx in it
+    instead: put model.onnx into models/bad/1, a new directory
 models/later/1/model.py:6: warning: 'later' imports 'no_such', which is not
     installed
     instead: pip install no-such
@@ -314,7 +314,7 @@ def test_problem_stays_on_one_line_for_programs(tmp_path: Path) -> None:
     told = text_of(check([str(tmp_path)], ServerOptions()), wrapped=False)
     place = f"{tmp_path}/m/config.pbtxt"
     text = "at least one version must be available under the version policy of model 'm'"
-    assert f"\n{place}: error: {text}\n    instead: make the directory {tmp_path}/m/1" in told
+    assert f"\n{place}: error: {text}\n    instead: put model.onnx into {tmp_path}/m/1" in told
 
 
 def test_nothing_to_judge(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from halimede.backends.python.modules import (
     Modules,
     ModulesOfEnvironments,
     distribution_of,
+    is_for_all,
     is_installed,
 )
 from halimede.backends.python.settings import ENVIRONMENT
@@ -95,7 +96,7 @@ def _absent(imports: Sequence[Import], has: Callable[[str], bool]) -> list[Impor
     told: dict[str, Import] = {}
     for each in imports:
         first = each.module.partition(".")[0]
-        if first in OF_THE_SERVER or (first and has(each.module)):
+        if first in OF_THE_SERVER or (first and (has(each.module) or is_for_all(first))):
             continue
         name = each.module if not first or has(first) else first
         known = told.get(name)

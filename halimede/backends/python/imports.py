@@ -19,6 +19,10 @@ _AT_LOAD = frozenset({"initialize", "__init__"})
 _CLASS = "TritonPythonModel"
 
 
+_OF_SYS = frozenset({"path", "modules", "meta_path"})
+"""What of `sys` decides where modules are found."""
+
+
 class When(IntEnum):
     """When an import runs. An import of a file has the larger value of its own and of the import of the file."""
 
@@ -77,10 +81,10 @@ def imports_of(file: Path, folders: Sequence[Path]) -> list[Import]:
 
 
 def changes_path(file: Path) -> bool:
-    """Whether the code mentions `sys.path`: then modules may lie where nobody knows."""
+    """Whether the code mentions `sys.path` or `sys.modules`: then modules may lie where nobody knows."""
     tree = _tree_of(file)
     return tree is not None and any(
-        isinstance(node, ast.Attribute) and node.attr == "path" and getattr(node.value, "id", "") == "sys"
+        isinstance(node, ast.Attribute) and node.attr in _OF_SYS and getattr(node.value, "id", "") == "sys"
         for node in ast.walk(tree)
     )
 

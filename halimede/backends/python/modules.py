@@ -3,6 +3,7 @@
 Runs nothing: of folders and archives the names of files are read. Load threads; blocks.
 """
 
+import os
 import re
 import sys
 import tarfile
@@ -67,6 +68,12 @@ class ModulesOfEnvironments:
         if environment not in self._read:
             self._read[environment] = _read(environment)
         return self._read[environment]
+
+
+def is_for_all(module: str) -> bool:
+    """Whether a module lies where the Python of each worker looks: in the server's working directory, or PYTHONPATH."""
+    places = [str(Path.cwd()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return PathFinder.find_spec(module.partition(".")[0], places) is not None
 
 
 def is_installed(module: str) -> bool:

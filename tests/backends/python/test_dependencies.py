@@ -40,6 +40,17 @@ def test_missing_module_is_a_fault(tmp_path: Path, text: str, told: str, severit
     assert fault.module
 
 
+@pytest.mark.parametrize("environment", ["", "made"])
+def test_modules_for_all_workers_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: str) -> None:
+    write(tmp_path / "made")
+    for name in ("here", "shared"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"in_{name}.py").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "shared"))
+    assert faults(tmp_path, "import in_here, in_shared.part", str(tmp_path / environment) if environment else "") == []
+
+
 def test_package_is_named_once(tmp_path: Path) -> None:
     found = faults(tmp_path, "import no_such.part\nimport no_such\nimport os.gone")
     assert [each.module for each in found] == ["no_such"]
