@@ -5,18 +5,17 @@ into embeddings. It works with any server that speaks Triton's protocol and has 
 """
 
 import argparse
-import importlib
 import sys
 import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
-from http.client import HTTPException
+from functools import partial
 from typing import Any
 
+import clients
 import numpy as np
 from numpy.typing import NDArray
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import np_to_triton_dtype
 
 TOPICS = {
     "cats": (
@@ -41,30 +40,20 @@ TOPICS = {
     ),
 }
 SENTENCES = tuple(sentence for sentences in TOPICS.values() for sentence in sentences)
-URLS = {"http": "localhost:8000", "grpc": "localhost:8001"}
 LARGEST_BATCH = 32  # `max_batch_size` of both models
 
 Array = NDArray[Any]
 
 
 class Embedder:
-    """A connection to the server at `url` ("host:port") over `protocol` ("http" or "grpc")."""
+    """Asks a server's two models. `triton` is the module of `client`."""
 
-    def __init__(self, protocol: str, url: str) -> None:
-        self._triton = importlib.import_module(f"tritonclient.{protocol}")  # both have the same classes
-        self._client = self._triton.InferenceServerClient(url)
-
-    def close(self) -> None:
-        self._client.close()
-
-    def is_live(self) -> bool:
-        try:
-            return bool(self._client.is_server_live())
-        except (OSError, HTTPException, InferenceServerException):  # HTTPException: the peer does not speak HTTP
-            return False
+    def __init__(self, triton: Any, client: Any) -> None:
+        self._triton = triton
+        self._client = client
 
     def embed(self, sentences: Sequence[str]) -> NDArray[np.float32]:
-        """Returns one embedding per sentence: FP32 [n, 384], each of length 1. Raises InferenceServerException."""
+        """Returns one embedding per sentence: FP32 [n, 384], each of length 1. Raises what the client does."""
         starts = range(0, len(sentences), LARGEST_BATCH)
         return np.concatenate([self._embed_batch(sentences[start : start + LARGEST_BATCH]) for start in starts])
 
@@ -100,21 +89,10 @@ def table(sentences: Sequence[str], nearest: Iterable[int], similarities: Iterab
     return "\n".join(lines)
 
 
-def address(text: str) -> str:
-    """Returns `text` if it is host:port. tritonclient takes neither a scheme nor a path."""
-    host, _, port = text.rpartition(":")
-    if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
-    return text
-
-
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Print the nearest other sentence of each sentence.")
     parser.add_argument("sentences", nargs="*", help="two or more; without any, twelve on four topics")
-    parser.add_argument("--protocol", choices=sorted(URLS), default="http")
-    parser.add_argument(
-        "--url", type=address, help="host:port of the server (default: {http} or {grpc})".format(**URLS)
-    )
+    clients.add_server(parser, "http")
     options = parser.parse_args(arguments)
     if len(options.sentences) == 1:
         parser.error("one sentence has no other to be near to: give two or more")
@@ -122,28 +100,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
+    return clients.run("embed", partial(work, parse(arguments)))
+
+
+def work(options: argparse.Namespace) -> None:
     sentences = options.sentences or SENTENCES
-    url = options.url or URLS[options.protocol]
-    try:
-        with closing(Embedder(options.protocol, url)) as embedder:
-            if not embedder.is_live():
-                return fail(f"no server answers at {url} over {options.protocol}; `make serve` starts one")
-            start = time.perf_counter()
-            embeddings = embedder.embed(sentences)
-            milliseconds = (time.perf_counter() - start) * 1e3
-    except InferenceServerException as error:
-        return fail(f"the server at {url} says: {error.message()}")
-    except (OSError, HTTPException) as error:
-        return fail(f"the connection to {url} broke: {error}")
+    server = clients.server_of(options)
+    with server.connected() as client:
+        start = time.perf_counter()
+        embeddings = Embedder(server.triton, client).embed(sentences)
+        milliseconds = (time.perf_counter() - start) * 1e3
     print(table(sentences, *nearest_others(embeddings)))
-    print(f"\n{len(sentences)} sentences embedded in {milliseconds:.0f} ms over {options.protocol}")
-    return 0
-
-
-def fail(reason: str) -> int:
-    print(f"embed: {reason}", file=sys.stderr)
-    return 1
+    print(f"\n{len(sentences)} sentences embedded in {milliseconds:.0f} ms over {server.protocol}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Streams the audio of many telephones to a running server at once, and prints the keys that it recognizes.
 
-Each telephone is a sequence of requests with its own id, over its own gRPC stream. The server keeps the detector's
-state of each sequence. The audio is generated here. It works with any server that speaks Triton's protocol and has the
-demo's model `keypad`.
+Each telephone is a sequence of requests with its own id, over its own connection: a gRPC stream, or HTTP requests. The
+server keeps the detector's state of each sequence. The audio is generated here. It works with any server that speaks
+Triton's protocol and has the demo's model `keypad`.
 """
 
 import argparse
@@ -10,22 +10,12 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import clients
 import numpy as np
-import tritonclient.grpc as triton
 from keypad_audio import FRAME, SAMPLE_RATE, Clip, make_clip, pressed
-from tritonclient.utils import InferenceServerException
-
-URL = "localhost:8001"
-PATIENCE = 30.0  # seconds to wait for an answer
-
-
-class StreamError(Exception):
-    """A stream failed. The message gives the reason."""
 
 
 class Heard(NamedTuple):
@@ -35,22 +25,20 @@ class Heard(NamedTuple):
     seconds: list[float]
 
 
-def listen(url: str, clip: Clip, sequence_id: int, piece: int, hurry: bool, show: bool = False) -> Heard:
+def listen(server: clients.Server, clip: Clip, sequence_id: int, piece: int, hurry: bool, show: bool = False) -> Heard:
     """Streams a clip in pieces of `piece` frames, in real time or, with `hurry`, as fast as they are answered."""
-    answers: SimpleQueue[Any] = SimpleQueue()
     pieces = np.split(clip.samples, range(piece * FRAME, len(clip.samples), piece * FRAME))
     classes: list[int] = []
     seconds: list[float] = []
     begin = time.monotonic()
-    with closing(triton.InferenceServerClient(url)) as client:
-        client.start_stream(partial(_answered, answers))
+    with server.asking() as ask:
         for number, samples in enumerate(pieces):
             if not hurry:
                 time.sleep(max(0.0, begin + number * piece * FRAME / SAMPLE_RATE - time.monotonic()))
-            tensor = triton.InferInput("audio", [1, len(samples)], "FP32")
+            tensor = server.triton.InferInput("audio", [1, len(samples)], "FP32")
             tensor.set_data_from_numpy(samples[None])
             asked = time.monotonic()
-            client.async_stream_infer(
+            answer = ask(
                 "keypad",
                 [tensor],
                 sequence_id=sequence_id,
@@ -58,32 +46,18 @@ def listen(url: str, clip: Clip, sequence_id: int, piece: int, hurry: bool, show
                 sequence_end=number == len(pieces) - 1,
             )
             before = pressed(classes)
-            classes += _classes(answers)
+            classes += [int(each) for each in answer.as_numpy("keys")[0].argmax(axis=-1)]
             seconds.append(time.monotonic() - asked)
             if show:
                 print(pressed(classes)[len(before) :], end="", flush=True)
     return Heard(pressed(classes), seconds)
 
 
-def _answered(answers: "SimpleQueue[Any]", result: Any, error: InferenceServerException | None) -> None:
-    answers.put(error or result)
-
-
-def _classes(answers: "SimpleQueue[Any]") -> list[int]:
-    try:
-        answer = answers.get(timeout=PATIENCE)
-    except Empty:
-        raise StreamError(f"no answer from the server for {PATIENCE:g} s") from None
-    if isinstance(answer, InferenceServerException):
-        raise StreamError(f"the server says: {answer.message()}")
-    return [int(each) for each in answer.as_numpy("keys")[0].argmax(axis=-1)]
-
-
-def listen_to_all(url: str, clips: Sequence[Clip], first_id: int, piece: int, hurry: bool) -> list[Heard]:
+def listen_to_all(server: clients.Server, clips: Sequence[Clip], first_id: int, piece: int, hurry: bool) -> list[Heard]:
     """Streams all clips at once, each over its own stream."""
     with ThreadPoolExecutor(len(clips)) as pool:
         begun = [
-            pool.submit(listen, url, clip, first_id + number, piece, hurry, len(clips) == 1)
+            pool.submit(listen, server, clip, first_id + number, piece, hurry, len(clips) == 1)
             for number, clip in enumerate(clips)
         ]
         return [each.result() for each in begun]
@@ -109,7 +83,7 @@ def report(clips: Sequence[Clip], heard: Sequence[Heard]) -> str:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Stream telephone keys to the demo's detector.")
-    parser.add_argument("--url", default=URL, help="host:port of the server's gRPC (default: %(default)s)")
+    clients.add_server(parser, "grpc")
     parser.add_argument("--streams", type=int, default=50, help="telephones at once (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=6.0, help="seconds of audio on each (default: %(default)s)")
     parser.add_argument("--piece", type=int, default=5, help="frames of 20 ms in a request (default: %(default)s)")
@@ -122,17 +96,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
+    return clients.run("keypad", partial(work, parse(arguments)))
+
+
+def work(options: argparse.Namespace) -> None:
     random = np.random.default_rng(options.seed)
     clips = [make_clip(random, options.seconds) for _ in range(options.streams)]
     first_id = int(time.time()) * 1000  # another client may stream at the same time
-    try:
-        heard = listen_to_all(options.url, clips, first_id, options.piece, options.hurry)
-    except (StreamError, InferenceServerException) as error:
-        print(f"keypad: {options.url}: {error}", file=sys.stderr)
-        return 1
-    print(report(clips, heard))
-    return 0
+    print(report(clips, listen_to_all(clients.server_of(options), clips, first_id, options.piece, options.hurry)))
 
 
 if __name__ == "__main__":

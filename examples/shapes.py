@@ -10,19 +10,15 @@ import io
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
-from http.client import HTTPException
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import clients
 import numpy as np
-import tritonclient.http as triton
-from embed import address
 from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageFont, ImageOps
 from shapes_images import LABELS, draw
-from tritonclient.utils import InferenceServerException
 
-URL = "localhost:8000"
 LARGEST_BATCH = 16  # `max_batch_size` of the ensemble
 TILE = (176, 132)
 GAP, CAPTION = 10, 24
@@ -37,14 +33,15 @@ class Seen(NamedTuple):
     mask: Image.Image
 
 
-def ask(url: str, files: Sequence[bytes]) -> list[Seen]:
-    """Sends the files in batches. Raises InferenceServerException if one of them is not a picture."""
-    with closing(triton.InferenceServerClient(url)) as client:
+def ask(server: clients.Server, files: Sequence[bytes]) -> list[Seen]:
+    """Sends the files in batches. Raises ClientError if one of them is not a picture."""
+    with server.connected() as client:
         starts = range(0, len(files), LARGEST_BATCH)
-        return [seen for start in starts for seen in _ask_batch(client, files[start : start + LARGEST_BATCH])]
+        batches = (files[start : start + LARGEST_BATCH] for start in starts)
+        return [seen for batch in batches for seen in _ask_batch(server.triton, client, batch)]
 
 
-def _ask_batch(client: triton.InferenceServerClient, files: Sequence[bytes]) -> list[Seen]:
+def _ask_batch(triton: Any, client: Any, files: Sequence[bytes]) -> list[Seen]:
     tensor = triton.InferInput("FILE", [len(files), 1], "BYTES")
     tensor.set_data_from_numpy(np.array([[file] for file in files], dtype=object))
     outputs = [triton.InferRequestedOutput("shape", class_count=1), triton.InferRequestedOutput("mask")]
@@ -105,41 +102,33 @@ def drawn(seed: int) -> list[bytes]:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Say which shapes are in pictures, and where.")
     parser.add_argument("files", nargs="*", type=Path, help="PNG or JPEG; without any, four are drawn")
-    parser.add_argument("--url", type=address, default=URL, help="host:port of the server (default: %(default)s)")
+    clients.add_server(parser, "http")
     parser.add_argument("--output", type=Path, default=Path("shapes.png"), help="PNG to write (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the drawn pictures (default: %(default)s)")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
+    return clients.run("shapes", partial(work, parse(arguments)))
+
+
+def work(options: argparse.Namespace) -> None:
     try:
         files = [path.read_bytes() for path in options.files] or drawn(options.seed)
     except OSError as error:
-        return fail(f"{error.filename}: {error.strerror}")
+        raise clients.ClientError(f"{error.filename}: {error.strerror}") from None
     names = options.files or [f"drawn {label}" for label in LABELS]
-    try:
-        start = time.perf_counter()
-        seen = ask(options.url, files)
-        milliseconds = (time.perf_counter() - start) * 1e3
-    except InferenceServerException as error:
-        return fail(f"the server at {options.url} says: {error.message()}")
-    except (OSError, HTTPException) as error:
-        return fail(f"no server answers at {options.url}: {error}; `make serve` starts one")
+    start = time.perf_counter()
+    seen = ask(clients.server_of(options), files)
+    milliseconds = (time.perf_counter() - start) * 1e3
     for name, each in zip(names, seen, strict=True):
         share = np.count_nonzero(np.asarray(each.mask)) / (each.mask.width * each.mask.height)
         print(f"{name!s:<16} {each.label:<8} {each.probability:6.1%}  {share:4.0%} of the picture")
     try:
         sheet(files, seen).quantize(128).save(options.output, optimize=True)
     except OSError as error:
-        return fail(f"{options.output}: {error.strerror or error}")
+        raise clients.ClientError(f"{options.output}: {error.strerror or error}") from None
     print(f"\n{len(files)} pictures in {milliseconds:.0f} ms; {options.output} shows them")
-    return 0
-
-
-def fail(reason: str) -> int:
-    print(f"shapes: {reason}", file=sys.stderr)
-    return 1
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ those with servers and `make test-forms` for units."""
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 """As the command sets it: ONNX Runtime in the tests' own process reports to nobody."""
 
+for name in ("FORCE_COLOR", "NO_COLOR"):  # tests compare what commands print
+    os.environ.pop(name, None)
+
 IN_CI = os.environ.get("CI") == "true"
 
 settings.register_profile("ci", derandomize=True, deadline=None)

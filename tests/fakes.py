@@ -263,7 +263,11 @@ class _SerializingReply:
         self._writable = True
 
     def send(self, answer: Answer, final: bool) -> bool:
-        self._loop.call_soon(self._deliver, pickle.dumps((answer, final)))
+        try:
+            message = pickle.dumps((answer, final))
+        except Error as error:  # a tensor whose memory is gone; the front ends answer with its error too
+            message = pickle.dumps((error, final))
+        self._loop.call_soon(self._deliver, message)
         return self._writable
 
     def on_writable(self, resume: Resume) -> None:

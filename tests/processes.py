@@ -1,9 +1,17 @@
-"""What became of a process, by its number; and what this one has open."""
+"""How to start one as users do; what became of one, by its number; and what this one has open."""
 
 import gc
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
+
+TRITONSERVER = (
+    sys.executable,
+    "-c",
+    "import sys; from halimede.cli.main import tritonserver; sys.exit(tritonserver())",
+)
+"""The command that pyproject.toml installs as `tritonserver`."""
 
 
 def is_gone(pid: int) -> bool:

@@ -8,6 +8,7 @@ given here. The configuration and the file names stay readable, because the serv
 `pip install 'halimede[decrypt]'`.
 """
 
+import argparse
 import base64
 import os
 import secrets
@@ -64,4 +65,13 @@ def _key(file: Path) -> bytes:
 
 
 if __name__ == "__main__":
-    encrypt_model(*map(Path, sys.argv[1:4]))
+    parser = argparse.ArgumentParser(description="Write an encrypted copy of a model.")
+    for name in ("model", "target", "key_file"):
+        parser.add_argument(name, type=Path, metavar=name.upper())
+    options = parser.parse_args()
+    try:
+        if not options.model.is_dir():
+            raise NotADirectoryError(0, "not a directory", str(options.model))
+        encrypt_model(options.model, options.target, options.key_file)
+    except OSError as error:
+        sys.exit(f"encrypt: {error.filename}: {error.strerror}")

@@ -7,6 +7,7 @@ The server concatenates the ids of a batch. It writes to `BOUNDS` where each req
 so no request is padded. `MEAN` has a row for each request. Needs the packages `onnx` and `numpy`.
 """
 
+import argparse
 import shutil
 import sys
 from pathlib import Path
@@ -75,4 +76,9 @@ def write(repository: Path) -> Path:
 
 
 if __name__ == "__main__":
-    print(write(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser(description="Write the model embedding_bag into a model repository.")
+    parser.add_argument("repository", type=Path, metavar="MODEL_REPOSITORY")
+    try:
+        print(write(parser.parse_args().repository))
+    except OSError as error:
+        sys.exit(f"embedding_bag: {error.filename}: {error.strerror}")

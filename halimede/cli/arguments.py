@@ -82,10 +82,13 @@ class Graph(Order):
 
 @dataclass(frozen=True, slots=True)
 class ModelRun(Order):
-    """Which model directory to run, with what inputs. `version` is -1 if the configuration chooses."""
+    """Which model directory to run, with what inputs. `version` is -1 if the configuration chooses; `sequence_id` is
+    empty if it was not given."""
 
     path: str
     inputs: tuple[str, ...]
+    sequence: bool
+    sequence_id: str
     version: int
     json: bool
     repeat: int
@@ -230,7 +233,9 @@ def add_model_run(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs the model in the directory PATH without a server: loads it as the server would, sends one request, and "
         "prints\nthe outputs. What the model prints goes to standard error, and so do tracebacks. The exit status is "
-        "1 if anything\nfailed.\n\n  halimede model run models/add --input 'A=[1,2]' --input 'B=[3,4]'"
+        "1 if anything\nfailed. Models beside PATH that it needs, such as the steps of an ensemble, are loaded too."
+        "\n\n  halimede model run models/add --input 'A=[1,2]' --input 'B=[3,4]'\n"
+        "  halimede model run models/counter --sequence --input X=1 --input X=2 --input X=3"
     )
     parser.add_argument("path", metavar="PATH", help="the model's directory")
     parser.add_argument(
@@ -241,7 +246,19 @@ def add_model_run(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="an input: NAME=[1,2,3] (JSON), NAME=@FILE.npy, NAME=@FILE.json, and for BYTES also NAME=text or "
         "NAME=@FILE for the content of any file; the batch dimension may be left out. Or a file with a whole request "
-        "as HTTP has it. May be repeated",
+        "as HTTP has it, or with a list of them, which are sent one after the other. May be repeated",
+    )
+    parser.add_argument(
+        "--sequence",
+        action="store_true",
+        help="send the requests as one sequence; an input that is given several times makes a request of each value. "
+        "A model with sequence_batching always gets a sequence",
+    )
+    parser.add_argument(
+        "--sequence-id",
+        type=_filled,
+        metavar="ID",
+        help="correlation id of the sequence, a number or a text (default 1)",
     )
     parser.add_argument(
         "--version", type=_count, default=-1, metavar="NUMBER", help="version to run (default: as configured)"
@@ -260,7 +277,9 @@ def add_model_run(parser: argparse.ArgumentParser) -> None:
         action="append",
         type="--model-repository={}".format,
         metavar="DIRECTORY",
-        help="repository of models that this one may call; they are loaded first; may be repeated",
+        help="repository of models that this one may call; all of them are loaded first, for an ensemble those that it "
+        "needs; may be repeated (default: the directory around PATH, with the models whose names are quoted in the "
+        "model's files)",
     )
     parser.add_argument(
         "--load-model",
@@ -268,7 +287,7 @@ def add_model_run(parser: argparse.ArgumentParser) -> None:
         action="append",
         type="--load-model={}".format,
         metavar="NAME",
-        help="load only this model of the repositories; may be repeated",
+        help="load just this one of the models that it may call; may be repeated",
     )
     _add_server_flags(
         parser,
@@ -379,7 +398,8 @@ def _graph(given: argparse.Namespace) -> Graph:
 
 def _model_run(given: argparse.Namespace) -> ModelRun:
     server = _server(given, "--model-control-mode=explicit")
-    return ModelRun(given.path, tuple(given.inputs), given.version, given.json, given.repeat, server)
+    sequence = given.sequence, given.sequence_id or ""
+    return ModelRun(given.path, tuple(given.inputs), *sequence, given.version, given.json, given.repeat, server)
 
 
 def _completion(given: argparse.Namespace) -> Completion:

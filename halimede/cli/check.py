@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -17,6 +18,7 @@ from halimede.checking.migration import migration_text
 from halimede.checking.report import WIDTH, document, passes, text_of
 from halimede.cli.arguments import Check
 from halimede.cli.model_run import own_output
+from halimede.cli.terminal import has_colours, painted, say_error
 from halimede.errors import Error
 from halimede.platform.gpus import visible_gpus
 from halimede.platform.limits import allow_many_files
@@ -24,6 +26,7 @@ from halimede.platform.loops import new_event_loop
 
 MAX_WIDTH = 120
 """Characters of a line. Longer ones are hard to read."""
+_SEVERITY = re.compile(r"^(\S.*?: |    )(error|warning|note)(?=: )", re.MULTILINE)
 
 
 def run(order: Check) -> int:
@@ -38,12 +41,12 @@ def run(order: Check) -> int:
             try:
                 finished = runner.run(_load(checked, order))
             except asyncio.CancelledError:
-                print("error: interrupted", file=sys.stderr)
+                say_error("interrupted")
                 finished = False
     try:
         print(_told(order, checked, out), file=out, flush=True)
     except OSError as error:  # a full disk, or a closed pipe
-        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        say_error(f"the output cannot be written: {error.strerror}")
         os._exit(1)
     if not finished:
         # At its normal end the interpreter waits for threads, and one of a model or a runtime may never end.
@@ -60,7 +63,12 @@ def _told(order: Check, checked: Checked, out: TextIO) -> str:
     if order.migrate:
         return migration_text(checked, order.flags, width)
     # A program that reads the output wants each problem on one line.
-    return text_of(checked, width, wrapped=shown)
+    return _coloured(text_of(checked, width, wrapped=shown), has_colours(out))
+
+
+def _coloured(text: str, colours: bool) -> str:
+    """The report, with the severity of each problem (`file:line: severity: text`) in its colour."""
+    return _SEVERITY.sub(lambda found: found[1] + painted(found[2], found[2], colours), text)
 
 
 async def _load(checked: Checked, order: Check) -> bool:
@@ -72,6 +80,6 @@ async def _load(checked: Checked, order: Check) -> bool:
     try:
         await load(checked, order.server)
     except Error as error:
-        print(f"error: {error}", file=sys.stderr)
+        say_error(str(error))
         return False
     return True

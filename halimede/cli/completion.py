@@ -32,6 +32,14 @@ _halimede() {
   _shtab_halimede
 }
 complete -o bashdefault -F _halimede halimede
+
+# tritonserver is `halimede serve`.
+_tritonserver() {
+  local -a COMP_WORDS=(halimede serve "${COMP_WORDS[@]:1}")
+  local COMP_CWORD=$(( COMP_CWORD + 1 ))
+  _halimede
+}
+complete -o bashdefault -F _tritonserver tritonserver
 """
 
 
@@ -50,6 +58,8 @@ def parser_of(summaries: Mapping[str, str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=_plain(summary))
         if name == "serve":
             add_serve(command)
+        elif name == "help":
+            command.add_argument("command", nargs="?", choices=list(summaries))
         elif name in COMMANDS:
             COMMANDS[name][0](command)
         else:

@@ -1,9 +1,9 @@
 """`halimede graph`: a model's steps, on standard output. Runs on the main thread."""
 
 import logging
-import sys
 
 from halimede.cli.arguments import Graph
+from halimede.cli.terminal import say_error
 from halimede.devtools.graph_pipeline import Pipeline, pipeline_of
 from halimede.devtools.graph_sources import Folders, Running
 from halimede.devtools.graph_text import json_of, mermaid_of, text_of
@@ -17,10 +17,10 @@ def run(order: Graph) -> int:
         source = Folders(order.repositories) if order.repositories else Running(order.url)
         drawn = _drawn(pipeline_of(order.model, source.config_of, source.times_of), order.format)
     except Error as error:
-        print(f"error: {error}", file=sys.stderr)
+        say_error(str(error))
         return 1
     except (AttributeError, KeyError, TypeError, ValueError):  # whatever answered was not a Triton-compatible server
-        print(f"error: {order.url} is no inference server: its configurations make no sense", file=sys.stderr)
+        say_error(f"{order.url} is no inference server: its configurations make no sense")
         return 1
     print(drawn)
     return 0

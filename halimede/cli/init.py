@@ -2,10 +2,10 @@
 
 import logging
 import os
-import sys
 from pathlib import Path
 
 from halimede.cli.arguments import Init
+from halimede.cli.terminal import say_error, say_warning
 from halimede.devtools.scaffold import begin
 from halimede.errors import Error
 from halimede.platform.gpus import visible_gpus
@@ -18,13 +18,13 @@ def run(order: Init) -> int:
     try:
         begun = begin(Path(order.source), Path(order.repository), order.name, order.server, visible_gpus(os.environ))
     except Error as error:
-        print(f"error: {str(error).rstrip()}", file=sys.stderr)
+        say_error(str(error).rstrip())
         return 1
     for file in begun.files:
         print(file)
     # Standard output has what a script may read; warnings are for people.
     for note in begun.notes:
-        print(f"warning: {note}", file=sys.stderr)
+        say_warning(note)
     print(f"\nserve it:    {begun.next}")
     if begun.run:
         print(f"or ask it:   {begun.run}")

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from json import dumps
 
+from halimede.cli.terminal import painted
+
 ROWS = "table"
 """The attribute of a record with the rows of a table."""
 LEFT_OUT = "left_out"
@@ -41,15 +43,20 @@ _PREFIXES: dict[str, Callable[[logging.LogRecord, str], str]] = {"default": _def
 
 
 class TritonFormatter(logging.Formatter):
-    """The line formats `default` (L1) and `ISO8601` (L2), in UTC. Verbose messages have the letter I."""
+    """The line formats `default` (L1) and `ISO8601` (L2), in UTC. Verbose messages have the letter I.
 
-    def __init__(self, style: str = "default", escape: bool = True) -> None:
+    With `colours`, for a terminal, the prefix of warnings and errors is coloured.
+    """
+
+    def __init__(self, style: str = "default", escape: bool = True, colours: bool = False) -> None:
         super().__init__()
         self._prefix = _PREFIXES[style]
         self._escape = escape
+        self._colours = colours
 
     def format(self, record: logging.LogRecord) -> str:
-        prefix = self._prefix(record, _letter(record.levelno))
+        letter = _letter(record.levelno)
+        prefix = painted(self._prefix(record, letter), _LEVELS[letter].lower(), self._colours)
         rows = getattr(record, ROWS, None)
         if rows is not None:
             return f"{prefix}{_said(record)}\n{rows}\n"
@@ -107,6 +114,6 @@ def _letter(level: int) -> str:
     return "E" if level >= logging.ERROR else "W" if level >= logging.WARNING else "I"
 
 
-def formatter_for(style: str, escape: bool) -> logging.Formatter:
-    """`style` is one of those of `--log-format`."""
-    return JsonFormatter() if style == "json" else TritonFormatter(style, escape)
+def formatter_for(style: str, escape: bool, colours: bool) -> logging.Formatter:
+    """`style` is one of those of `--log-format`. Lines of JSON have no colours."""
+    return JsonFormatter() if style == "json" else TritonFormatter(style, escape, colours)

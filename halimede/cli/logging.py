@@ -12,10 +12,12 @@ error that repeats within a second is written once, with the number of repetitio
 import copy
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import groupby
 from json import dumps
 from operator import itemgetter
@@ -25,6 +27,8 @@ from select import PIPE_BUF
 from typing import Final, Protocol, TextIO
 
 from halimede.cli.log_lines import LEFT_OUT, ROWS, formatter_for
+from halimede.cli.progress import StatusLine
+from halimede.cli.terminal import has_colours, is_terminal, painted
 from halimede.errors import Invalid
 from halimede.options import LogOptions
 
@@ -51,6 +55,17 @@ class Sink(Protocol):
     def flush(self) -> object: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Console:
+    """Standard output and error. `terminal` is the one for a status line, if there is one. With `colours`, warnings and
+    errors are coloured."""
+
+    out: Sink
+    err: Sink
+    terminal: TextIO | None = None
+    colours: bool = False
+
+
 def verbose(level: int) -> int:
     """The level for `Logger.log` of a message that `--log-verbose` shows from `level` (1 or more) on (C4)."""
     return logging.INFO - level
@@ -75,13 +90,14 @@ class Log(logging.Handler):
     writes what is left and ends the writer."""
 
     def __init__(
-        self, options: LogOptions, out: Sink, err: Sink, file: "LogFile | None", clock: Callable[[], float]
+        self, options: LogOptions, console: Console, file: "LogFile | None", clock: Callable[[], float]
     ) -> None:
         super().__init__()
-        self._out: Sink = file or out
-        self._err: Sink = file or err
+        self._out: Sink = file or console.out
+        self._err: Sink = file or console.err
         self._file = file
-        self._console = err
+        self._console = console
+        self.status = StatusLine(console.terminal)
         self._clock = clock
         self._lines: SimpleQueue[tuple[Sink, str] | None] = SimpleQueue()
         self._repeats = Repeats()
@@ -103,14 +119,22 @@ class Log(logging.Handler):
             self._attached.append(logger)
         self.configure(self._options)
 
-    def say(self, text: str) -> None:
-        """Writes a line to standard error after what was logged before. It is in no log file. Any thread."""
-        self._lines.put((self._console, f"{text}\n"))
+    def say_error(self, text: str) -> None:
+        """Writes `error: text` to standard error after what was logged before. It is in no log file. Any thread."""
+        word = painted("error:", "error", self._console.colours)
+        self._lines.put((self._console.err, f"{word} {text}\n"))
+
+    def show(self, text: str) -> None:
+        """Shows the text below the log on a terminal; an empty one removes it. Any thread."""
+        if self.status.exists and text != self.status.text:
+            self.status.text = text
+            self._lines.put((self._console.err, ""))  # wakes the writer
 
     def configure(self, options: LogOptions) -> None:
         """Applies these levels and this format from the next line on (L5). The file stays. Any thread."""
         self._options = options
-        self.setFormatter(formatter_for(options.format, options.escape))
+        colours = self._console.colours and self._file is None
+        self.setFormatter(formatter_for(options.format, options.escape, colours))
         for logger in self._attached:
             logger.setLevel(verbose(max(options.verbose, 0)))
 
@@ -164,6 +188,7 @@ class Log(logging.Handler):
                 logger.removeHandler(self)
             if logging.lastResort is self:
                 logging.lastResort = self._last_resort
+            self.status.text = ""
             self._report_repeats(self._clock() + PERIOD)
             self._report_lost()
             self._lines.put(None)
@@ -184,16 +209,24 @@ class Log(logging.Handler):
             except Empty:
                 continue
             if line is None:
+                self._show_status()
                 return
             lines = [line, *self._more()]
+            with suppress(OSError, ValueError):
+                self.status.erase()
             for sink, texts in groupby([each for each in lines if each is not None], key=itemgetter(0)):
                 for piece in _pieces([text for _, text in texts if text]):
                     # A closed console or a full disk must not end the server, and there is no place to report it.
                     with suppress(OSError, ValueError):
                         _write_piece(sink, piece)
+            self._show_status()
             if lines[-1] is None:
                 return
             time.sleep(PAUSE)
+
+    def _show_status(self) -> None:
+        with suppress(OSError, ValueError):  # as for lines
+            self.status.draw()
 
     def _more(self) -> Iterator[tuple[Sink, str] | None]:
         """The lines that wait beside the one that was taken, up to the end."""
@@ -338,15 +371,21 @@ class LogFile:
         return (mine.st_ino, mine.st_dev) != (there.st_ino, there.st_dev)
 
 
-def install(options: LogOptions, out: Sink, err: Sink, clock: Callable[[], float] = time.monotonic) -> Log:
-    """Sends what is logged to `out` (information) and `err` (warnings and errors), or all of it to the log file (L4).
+def console_of_process() -> Console:
+    """The console of this process. Warnings and errors, and so colours and the status line, are for standard error."""
+    # A stream is None if the parent process closed it; the command opens /dev/null in its place.
+    return Console(sys.stdout, sys.stderr, sys.stderr if is_terminal(sys.stderr) else None, has_colours(sys.stderr))
+
+
+def install(options: LogOptions, console: Console, clock: Callable[[], float] = time.monotonic) -> Log:
+    """Sends information to standard output, warnings and errors to standard error, or all of it to the log file (L4).
     Replaces an earlier installation. Raises Invalid if the file cannot be opened (C7).
     """
     file = LogFile(options.file) if options.file else None
     # Tests and embedding programs install more than once in a process.
     for earlier in [handler for handler in logging.getLogger(ROOT).handlers if isinstance(handler, Log)]:
         earlier.close()
-    log = Log(options, out, err, file, clock)
+    log = Log(options, console, file, clock)
     log.attach(ROOT)
     # Not a handler of the root logger: `logging.basicConfig` in a model would have no effect then.
     logging.lastResort = log

@@ -1,4 +1,5 @@
-"""The `halimede` command: finds the subcommand, has its options read, and prints what is wrong with them.
+"""The commands `halimede` and `tritonserver`: find the subcommand, have its options read, and print what is wrong with
+them.
 
 Imports the machinery of a subcommand only after its command line was read, so a wrong line is answered at once. Main
 thread.
@@ -16,6 +17,7 @@ from types import MappingProxyType
 
 from halimede import FORM, __version__
 from halimede.backends.registry import set_environment
+from halimede.cli.terminal import help_width, say, say_error, say_warning
 from halimede.errors import Error, Unsupported
 from halimede.options import HelpRequested, ServerOptions, VersionRequested, parse, suggestion, usage
 from halimede.platform.imports import quick_imports
@@ -29,35 +31,53 @@ class Command:
     run: Callable[[Sequence[str]], int]
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
 def _serve(args: Sequence[str]) -> int:
-    """Returns 1 for help and for every mistake. The usage text goes to standard error, the message last (C1)."""
     try:
         options = parse(args, os.environ)
     except HelpRequested:
-        _say(usage())
+        print(usage(width=help_width()), end="")
+        return 0
+    except VersionRequested:
+        return _version()
+    except Error as error:
+        return _refuse("halimede serve", error)
+    return _start(options)
+
+
+def _serve_as_triton(args: Sequence[str]) -> int:
+    """For scripts that were written for Triton: help and mistakes are the usage text on standard error, with the
+    message last, and status 1 (C1)."""
+    try:
+        options = parse(args, os.environ)
+    except HelpRequested:
+        say(usage("tritonserver"))
         return 1
     except VersionRequested:
         return _version()
     except Unsupported as error:
         # The line has no mistake, so the usage text would only hide this message.
-        _say(f"error: {error}")
+        say_error(str(error))
         return 1
     except Error as error:
-        _say(f"{usage()}\n{error}")
+        say(f"{usage('tritonserver')}\n{error}")
         return 1
     return _start(options)
 
 
+def _refuse(command: str, error: Error) -> int:
+    """Says what is wrong with a line, and where to look if the message names nothing better."""
+    text = str(error)
+    hint = "" if text.endswith("?") or isinstance(error, Unsupported) else f"\n{command} --help lists the options."
+    say_error(text.removeprefix("Error: ") + hint)  # the prefix is Triton's
+    return 1
+
+
 def _start(options: ServerOptions) -> int:
     for warning in options.warnings:
-        _say(f"Warning: {warning}")
+        say_warning(warning, "Warning")
     # A step of the start in Triton, so the text has the form of its start (C8).
     if not options.model_repositories:
-        _say("error: creating server: Invalid argument - --model-repository must be specified")
+        say_error("creating server: Invalid argument - --model-repository must be specified")
         return 1
     with quick_imports():
         from halimede.cli.serve import serve
@@ -66,12 +86,17 @@ def _start(options: ServerOptions) -> int:
 
 
 def _model(args: Sequence[str]) -> int:
-    """`model run` is the only command of two words."""
-    if args[:1] != ["run"]:
-        problem = f"unknown command 'model {args[0]}'" if args else "a command is missing after 'model'"
-        _say(f"Usage: halimede model run PATH [options]\n\n{problem}")
+    """The commands of two words. `model run` is the only one."""
+    if not args:
+        say(_help_of_model())
         return 1
-    return _run_small("model run", args[1:])
+    first, *rest = args
+    if first in _HELP:
+        print(_help_of_model())
+        return 0
+    if first == "run":
+        return _run_small("model run", rest)
+    return _unknown(first, ("run",), "halimede model")
 
 
 def _run_small(command: str, args: Sequence[str]) -> int:
@@ -83,12 +108,11 @@ def _run_small(command: str, args: Sequence[str]) -> int:
     except SystemExit:  # argparse has printed the help
         return 0
     except Error as error:
-        _say(f"error: {error}\nhalimede {command} --help lists the options.")
-        return 1
+        return _refuse(f"halimede {command}", error)
     if isinstance(order, Completion):
         return _completion(order.shell)
     for warning in order.warnings:
-        _say(f"Warning: {warning}")
+        say_warning(warning, "Warning")
     with quick_imports():
         module = import_module(f"halimede.cli.{command.replace(' ', '_')}")
     status: int = module.run(order)
@@ -99,9 +123,17 @@ def _completion(shell: str) -> int:
     try:
         from halimede.cli.completion import script_of
     except ImportError:
-        _say("error: completion needs a library: pip install 'halimede[completion]'")
+        say_error("completion needs a library: pip install 'halimede[completion]'")
         return 1
     print(script_of(shell, {name: command.summary for name, command in COMMANDS.items()}), end="")
+    return 0
+
+
+def _show_help(args: Sequence[str]) -> int:
+    """`halimede help`, or `halimede help` with the words of a command."""
+    if args:
+        return _run([*args, "--help"])
+    print(_help())
     return 0
 
 
@@ -114,8 +146,12 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "graph": Command("draw the steps of an ensemble: halimede graph MODEL", partial(_run_small, "graph")),
         "model": Command("run one model without a server: halimede model run PATH", _model),
         "completion": Command("complete words in a shell: halimede completion bash", partial(_run_small, "completion")),
+        "help": Command("list the commands, or the options of one: halimede help COMMAND", _show_help),
     }
 )
+
+
+_HELP = ("--help", "-h", "help")
 
 
 def _help() -> str:
@@ -126,17 +162,28 @@ def _help() -> str:
     )
 
 
+def _help_of_model() -> str:
+    return (
+        "Usage: halimede model <command> [options]\n\nCommands:\n"
+        "  run         run one model without a server: halimede model run PATH\n\n"
+        "halimede model run --help lists its options."
+    )
+
+
 def _version() -> int:
     print(f"halimede {__version__} ({FORM})")
     return 0
 
 
-def _unknown(word: str) -> int:
-    if word.startswith("-"):
-        hint = f"\nFlags follow a command: halimede serve {word}"
+def _unknown(word: str, known: Sequence[str], command: str) -> int:
+    near = suggestion(word, (*known, "--help", "--version"))
+    if near:
+        hint = near
+    elif word.startswith("-"):
+        hint = f". Options follow a command: {command} {known[0]} {word}"
     else:
-        hint = suggestion(word, tuple(COMMANDS))
-    _say(f"{_help()}\n\nunknown command '{word}'{hint}")
+        hint = f"\n{command} --help lists the commands."
+    say_error(f"unknown {'option' if word.startswith('-') else 'command'} '{word}'{hint}")
     return 1
 
 
@@ -150,11 +197,21 @@ def _fill_standard_descriptors() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line, without the program's name. Returns the exit status."""
+    return _guarded(_run, argv)
+
+
+def tritonserver(argv: Sequence[str] | None = None) -> int:
+    """Runs the words after `tritonserver`: `halimede serve` under Triton's name."""
+    return _guarded(_serve_as_triton, argv)
+
+
+def _guarded(run: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
+    """Runs a command line in a process that is prepared for it. None: that of this process."""
     if argv is None:
         _fill_standard_descriptors()
     set_environment()  # before any runtime is imported, here or in a worker
     try:
-        status = _run(sys.argv[1:] if argv is None else argv)
+        status = run(sys.argv[1:] if argv is None else argv)
         if sys.stdout is not None:  # it is None if the parent process closed it
             sys.stdout.flush()
     except BrokenPipeError:
@@ -163,6 +220,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader is gone, as with `| head`. Python would fail to write the rest again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        say_error("interrupted")
+        return 128 + signal.SIGINT
     return status
 
 
@@ -175,7 +235,7 @@ def _is_read(descriptor: int) -> bool:
 
 def _run(words: Sequence[str]) -> int:
     if not words:
-        _say(_help())
+        say(_help())
         return 1
     first, *rest = words
     # Asked for, so it goes to standard output; the help after a mistake does not.
@@ -185,4 +245,4 @@ def _run(words: Sequence[str]) -> int:
     if first == "--version":
         return _version()
     command = COMMANDS.get(first)
-    return command.run(rest) if command else _unknown(first)
+    return command.run(rest) if command else _unknown(first, tuple(COMMANDS), "halimede")

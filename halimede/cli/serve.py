@@ -19,14 +19,16 @@ from itertools import islice
 
 from halimede import FORM, __version__
 from halimede.backends.registry import packages
-from halimede.cli.hints import hints
-from halimede.cli.logging import Log, install, log_table
+from halimede.cli.hints import Clients, hints
+from halimede.cli.logging import Log, console_of_process, install, log_table
+from halimede.cli.progress import progress_text
 from halimede.cli.tables import agent_table, backend_table, model_table, options_table
+from halimede.cli.terminal import say_error
 from halimede.engine.answers import EXTENSIONS
 from halimede.engine.engine import Engine
 from halimede.engine_port import EnginePort
 from halimede.errors import Error
-from halimede.front.access import Access
+from halimede.front.access import Access, Category
 from halimede.front.delaying_port import DelayingPort
 from halimede.front.grpc.service import GrpcService
 from halimede.front.http.service import HttpService
@@ -58,6 +60,11 @@ LOADING_THRESHOLD = 20_000
 MAX_HINT_MODELS = 100
 """Models among which the one for the hints of the start is chosen."""
 
+PROGRESS_DELAY = 1.0
+"""Seconds of loading after which its progress is shown."""
+PROGRESS_SECONDS = 0.5
+"""Seconds between two looks at the progress."""
+
 LAST_SECONDS = 2.0
 """Seconds that libraries have to clean up at the end of the process."""
 
@@ -75,10 +82,10 @@ def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine)
     """
     share_memory()  # a setting of the process that must precede its second thread, which is the log's
     try:
-        logs = install(options.log, sys.stdout, sys.stderr)
+        logs = install(options.log, console_of_process())
         logs.attach(*packages())
     except Error as error:
-        print(f"error: {error}", file=sys.stderr)
+        say_error(str(error))
         return 1
     sys.setswitchinterval(SWITCH_INTERVAL)
     allow_many_files()
@@ -110,6 +117,8 @@ class Server:
         self._port_of = port_of
         self._closers: list[Callable[[float], Awaitable[None]]] = []
         self._http = ""
+        self._grpc = ""
+        self._metrics = ""
         self.left_behind = False
         """Whether threads of models or loads still ran when `run` returned."""
 
@@ -121,7 +130,7 @@ class Server:
         try:
             engine = Engine(self._options, loop, self._logs.configure)
         except Error as error:
-            self._logs.say(f"error: creating server: {error.word} - {error}")
+            self._logs.say_error(f"creating server: {error.word} - {error}")
             return 1
         offload = OffloadPool(loop)
         try:
@@ -144,7 +153,7 @@ class Server:
         except Error as error:
             log.error("%s", error)
             if options.exit_on_error:
-                self._logs.say(f"error: creating server: {error.word} - {error}")
+                self._logs.say_error(f"creating server: {error.word} - {error}")
             else:
                 log.error("no model is loaded, and the server never becomes ready; correct --cache-config and restart")
             # As Triton: the ports open all the same, without any model (CS5).
@@ -157,8 +166,11 @@ class Server:
     async def _loaded(self, engine: Engine, ended: asyncio.Event) -> bool:
         options, timeout = self._options, self._options.exit_timeout_secs
         loading, interrupted = asyncio.ensure_future(engine.start()), asyncio.ensure_future(ended.wait())
+        showing = asyncio.ensure_future(self._show_progress(engine.models))
         await asyncio.wait({loading, interrupted}, return_when=asyncio.FIRST_COMPLETED)
         interrupted.cancel()
+        showing.cancel()
+        self._logs.show("")
         # The signal came first.
         if not loading.done():
             log.info("A signal ended the start while models were loading; waiting up to %d s for them.", timeout)
@@ -171,16 +183,25 @@ class Server:
         except Error as error:
             log.error("%s", error)
             if options.exit_on_error:
-                self._logs.say(f"error: creating server: Internal - {error}")
+                self._logs.say_error(f"creating server: Internal - {error}")
                 return False
             loaded = True
         log_table(log, agent_table(_agents(engine.models)))
         log_table(log, backend_table(engine.backends, options))
         log_table(log, model_table(_rows(engine.models)))
         if not loaded and options.exit_on_error:
-            self._logs.say("error: creating server: Internal - failed to load all models")
+            self._logs.say_error("creating server: Internal - failed to load all models")
             return False
         return True
+
+    async def _show_progress(self, models: ModelTable) -> None:
+        """Shows on a terminal how many models are loaded, once that takes longer than a reader waits without a sign."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await asyncio.sleep(PROGRESS_DELAY)
+        while self._logs.status.exists:
+            self._logs.show(progress_text(models, loop.time() - began))
+            await asyncio.sleep(PROGRESS_SECONDS)
 
     async def _open(self, engine: Engine, offload: OffloadPool, loop: asyncio.AbstractEventLoop) -> bool:
         """Opens the ports after the models are loaded (C61). Returns whether all of them opened."""
@@ -192,7 +213,7 @@ class Server:
         try:
             await self._open_ports(engine, offload, loop)
         except Error as error:
-            self._logs.say(f"error: {error}")
+            self._logs.say_error(str(error))
             return False
         self._say_hints(engine)
         return True
@@ -218,14 +239,16 @@ class Server:
                 engine.tracing,
                 options.metrics.allowed or options.measuring.on_http,
                 scrapes if options.measuring.on_http else None,
+                lambda: self._metrics,
             )
             # The rest of the time is for the models.
             drain_secs = min(options.http_drain_secs, options.exit_timeout_secs / 2)
             self._http = await self._listen(options.http, front.handle, _say_waiting, drain_secs)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:
-            metrics = await self._listen(options.metrics, MetricsService(scrapes).handle, lambda left, count: None)
-            log.info("Started Metrics Service at %s", metrics)
+            service = MetricsService(scrapes)
+            self._metrics = await self._listen(options.metrics, service.handle, lambda left, count: None)
+            log.info("Started Metrics Service at %s", self._metrics)
 
     async def _open_grpc(self, port: EnginePort, traces: Sampler) -> None:
         endpoint = self._options.grpc
@@ -235,7 +258,8 @@ class Server:
         service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access, traces)
         server = GrpcServer(service.rpcs, transport_options(self._options))
         bound = await server.start(endpoint.address, endpoint.port)
-        log.info("Started GRPCInferenceService at %s", place(endpoint.address, bound))
+        self._grpc = place(endpoint.address, bound)
+        log.info("Started GRPCInferenceService at %s", self._grpc)
 
         async def close(timeout: float) -> None:
             # `stop` waits for streams, and an idle one would stay open until the deadline.
@@ -265,15 +289,21 @@ class Server:
 
     def _say_hints(self, engine: Engine) -> None:
         """Lines for curl, and for Python if it has tritonclient, that get an answer from one of the models."""
-        # The hints are for the HTTP port.
-        if not self._http:
-            return
+        options = self._options
         configs = [
             version.config
             for record in islice(engine.models, MAX_HINT_MODELS)
             for version in engine.models.ready_versions(record.name)[-1:]
         ]
-        lines = hints(configs, self._http, _interpreter())
+        restricted = Category.INFERENCE.value
+        clients = Clients(
+            # The key is a secret, which does not belong in the log.
+            http="" if restricted in options.http_restricted else self._http,
+            grpc="" if restricted in options.grpc_restricted or options.grpc_options.tls else self._grpc,
+            python=_interpreter(),
+            libraries=_client_libraries(),
+        )
+        lines = hints(configs, clients)
         if lines:
             log_table(log, "\n".join(["", *lines, ""]), "Try it:")
 
@@ -352,12 +382,15 @@ def _limit(milliseconds: int) -> float | None:
 
 
 def _interpreter() -> str:
-    """How to call this Python from the present folder; empty if it does not have tritonclient's HTTP client."""
-    # A plain install has no client. `tritonclient` without its extra `http` lacks geventhttpclient.
-    if find_spec("tritonclient") is None or find_spec("geventhttpclient") is None:
-        return ""
+    """How to call this Python from the present folder."""
     path = os.path.relpath(sys.executable)
     return sys.executable if path.startswith("..") else path
+
+
+def _client_libraries() -> frozenset[str]:
+    """The parts of tritonclient that this Python has. A plain install has none, and each part needs a library."""
+    needs = {"http": "geventhttpclient", "grpc": "grpc"} if find_spec("tritonclient") is not None else {}
+    return frozenset(part for part, library in needs.items() if find_spec(library) is not None)
 
 
 def _agents(models: ModelTable) -> list[str]:

@@ -1,12 +1,12 @@
 """`halimede top`: samples a server again and again, until Ctrl-C. Main thread."""
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from halimede.cli.arguments import Top
+from halimede.cli.terminal import say_error
 from halimede.errors import Unavailable
 from halimede.top.rates import document, rates
 from halimede.top.sample import Snapshot
@@ -18,7 +18,11 @@ if TYPE_CHECKING:  # rich is an extra, and --json does without it
 
 def run(order: Top) -> int:
     """Returns 0, or 1 if the first sample failed or a library is missing."""
-    server = Server(order.url, order.metrics_url)
+    try:
+        server = Server(order.url, order.metrics_url)
+    except ValueError as error:  # such as http://[
+        say_error(f"'{order.url}' is not a URL: {error}")
+        return 1
     try:
         first = server.snapshot()
         if order.once:
@@ -26,11 +30,11 @@ def run(order: Top) -> int:
             return _once(order, server, first, server.snapshot())
         return _watch(order, server, first)
     except Unavailable as error:
-        print(f"error: {error}", file=sys.stderr)
+        say_error(str(error))
         return 1
     # Only the table needs rich, and it is imported when the first table is drawn.
     except ImportError:
-        print("error: the table needs a library: pip install 'halimede[top]' (--once --json does not)", file=sys.stderr)
+        say_error("the table needs a library: pip install 'halimede[top]' (--once --json does not)")
         return 1
     except KeyboardInterrupt:
         return 0

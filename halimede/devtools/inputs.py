@@ -1,4 +1,4 @@
-"""Makes an inference request of inputs on a command line (`NAME=VALUE`) or of a request file. Reads files; any thread.
+"""Makes inference requests of inputs on a command line (`NAME=VALUE`) or of request files. Reads files; any thread.
 
 Raises Invalid with a text for the user for everything that is wrong.
 """
@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from halimede.config import ModelConfig, TensorSpec
+from halimede.config.sequencing import ControlKind
 from halimede.errors import Error, Invalid
-from halimede.requests import InferRequest
+from halimede.requests import InferRequest, check_correlation_id
 from halimede.tensors import BF16, BYTES, FP16, DataType, HostMemory, Shape, Tensor, shape_text, tensor_of
 from halimede.wire.http.infer import decode_infer
 from halimede.wire.http.json_data import pack_data
@@ -24,27 +25,71 @@ _FLOATS = (FP16, BF16)
 """Datatypes that the JSON data of the protocol cannot have. Here numbers are rounded to them."""
 
 
-def request_of(words: Sequence[str], config: ModelConfig, version: int) -> InferRequest:
-    """The request: one word that names a file with a whole request in HTTP's JSON, or a word for each input."""
+def requests_of(
+    words: Sequence[str], config: ModelConfig, version: int, sequence: bool = False, sequence_id: str = ""
+) -> list[InferRequest]:
+    """The requests, in order: those in files with requests in HTTP's JSON, or one with an input for each word.
+
+    They become one sequence with `sequence`, with a `sequence_id`, or if the model has only sequences. For a sequence
+    an input may be given several times, once for each request; one that is given once is part of all of them.
+    """
+    batching = config.sequence_batching
+    asked = sequence or bool(sequence_id)
+    # An iterative model makes a sequence of each request by itself (S72).
+    in_sequence = asked or (batching is not None and not batching.iterative)
     specs = {spec.name: spec for spec in config.inputs}
     # `NAME=x.json` is an input if the model has that input, and a file otherwise.
     files = [word for word in words if word.partition("=")[0] not in specs and _names_a_file(word)]
-    if files and len(words) == 1:
-        request = _request_in(Path(files[0]), config.name, version)
+    if files and len(files) == len(words):
+        requests = [request for word in files for request in _requests_in(Path(word), config.name, version)]
     elif files:
         raise Invalid(f"'{files[0]}' is a whole request and cannot be combined with other inputs")
     else:
+        requests = _typed_requests(words, specs, config, version, in_sequence)
+    for request in requests:
+        # A raw request has the bytes of the only input, without its name.
+        missing = [spec.name for spec in config.inputs if not spec.optional and spec.name not in request.inputs]
+        if missing and request.raw is None:
+            raise Invalid(f"{_named('input', missing)} missing; {takes(config)}")
+    # Requests in files may have sequences of their own.
+    if asked or (in_sequence and not any(request.correlation_id for request in requests)):
+        _make_sequence(requests, config, sequence_id)
+    return requests
+
+
+def _typed_requests(
+    words: Sequence[str], specs: dict[str, TensorSpec], config: ModelConfig, version: int, in_sequence: bool
+) -> list[InferRequest]:
+    given: dict[str, list[Tensor]] = {}
+    for word in words:
+        tensor = _input(word, specs, config)
+        given.setdefault(tensor.name, []).append(tensor)
+    several = {name: len(tensors) for name, tensors in given.items() if len(tensors) > 1}
+    if several and not in_sequence:
+        raise Invalid(f"input '{next(iter(several))}' is given twice; --sequence makes a request of each")
+    if len(set(several.values())) > 1:
+        counts = ", ".join(f"'{name}' {count} times" for name, count in several.items())
+        raise Invalid(f"inputs are given for different numbers of requests: {counts}; give each once, or equally often")
+    requests = []
+    for i in range(max(several.values(), default=1)):
         request = InferRequest(config.name, version)
-        for word in words:
-            tensor = _input(word, specs, config)
-            if tensor.name in request.inputs:
-                raise Invalid(f"input '{tensor.name}' is given twice")
-            request.inputs[tensor.name] = tensor
-    # A raw request has the bytes of the only input, without its name.
-    missing = [spec.name for spec in config.inputs if not spec.optional and spec.name not in request.inputs]
-    if missing and request.raw is None:
-        raise Invalid(f"{_named('input', missing)} missing; {takes(config)}")
-    return request
+        request.inputs = {name: tensors[i if len(tensors) > 1 else 0] for name, tensors in given.items()}
+        requests.append(request)
+    return requests
+
+
+def _make_sequence(requests: Sequence[InferRequest], config: ModelConfig, sequence_id: str) -> None:
+    control = config.sequence_batching.control(ControlKind.CORRID) if config.sequence_batching is not None else None
+    text = sequence_id or "1"
+    # A model that is told the id wants it as a number or as a string (H72).
+    wants_text = control is not None and control.datatype is BYTES
+    is_number = text.isascii() and text.isdecimal() and not wants_text
+    if is_number and not 0 < int(text) < 1 << 64:
+        raise Invalid(f"the sequence id {text} is not a number from 1 to 18446744073709551615")
+    for request in requests:
+        request.correlation_id = int(text) if is_number else check_correlation_id(text)
+        request.sequence_start = request.sequence_end = False
+    requests[0].sequence_start = requests[-1].sequence_end = True
 
 
 def takes(config: ModelConfig) -> str:
@@ -80,13 +125,28 @@ def _bytes_of(path: Path) -> bytes:
         raise Invalid(f"failed to read '{path}': {error.strerror}") from None
 
 
-def _request_in(path: Path, model: str, version: int) -> InferRequest:
+def _requests_in(path: Path, model: str, version: int) -> list[InferRequest]:
+    """The request in a file, or those in a list."""
     if not path.is_file() and path.suffix != ".json":
         raise Invalid(f"'{path}' is neither NAME=VALUE nor a file")
+    raw = _bytes_of(path)
+    # Only a list is read here, because the protocol's own reader knows the rules of a request.
+    if not raw.lstrip().startswith(b"["):
+        return [_decoded(raw, f"'{path}'", model, version)]
     try:
-        return decode_infer(model, version, memoryview(_bytes_of(path)), None, sys.maxsize)[0]
+        bodies = [json.dumps(body).encode() for body in json.loads(raw)]
+    except ValueError as error:
+        raise Invalid(f"'{path}' is not JSON: {error}") from None
+    if not bodies:
+        raise Invalid(f"'{path}' is an empty list: there is no request in it")
+    return [_decoded(body, f"request {i} of '{path}'", model, version) for i, body in enumerate(bodies, 1)]
+
+
+def _decoded(raw: bytes, what: str, model: str, version: int) -> InferRequest:
+    try:
+        return decode_infer(model, version, memoryview(raw), None, sys.maxsize)[0]
     except Error as error:
-        raise Invalid(f"'{path}' is not an inference request: {error}") from None
+        raise Invalid(f"{what} is not an inference request: {error}") from None
 
 
 def _input(word: str, specs: dict[str, TensorSpec], config: ModelConfig) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halimede.errors import Error
-from halimede.requests import InferResponse
+from halimede.requests import NO_SEQUENCE, InferResponse
 from halimede.tensors import BF16, BYTES, Tensor, array_of
 from halimede.wire.http.infer import ResponseForm, encode_error, encode_infer
 
@@ -21,8 +21,9 @@ _JSON = ResponseForm(False, {})
 def response_text(response: InferResponse) -> str:
     """Each output with name, datatype, shape and values. Long arrays and strings are shortened."""
     lines = [line for tensor in response.outputs for line in _tensor_lines(tensor)]
-    if response.parameters:
-        lines += [f"parameter {name} = {value!r}" for name, value in response.parameters.items()]
+    # An ensemble repeats the place of the request in its sequence (S84).
+    given = {name: value for name, value in (response.parameters or {}).items() if name not in NO_SEQUENCE}
+    lines += [f"parameter {name} = {value!r}" for name, value in given.items()]
     return "\n".join(lines) if lines else "(no outputs)"
 
 

@@ -1,12 +1,13 @@
 """One model for one caller: an engine without ports in this process. On the event loop."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from halimede.config import ModelConfig, read
+from halimede.devtools.neighbours import needed_by, steps_of
 from halimede.engine.engine import Engine
 from halimede.engine_port import LoadModel, Query
 from halimede.errors import Error, Invalid
@@ -47,8 +48,9 @@ class Collected:
 class Session:
     """Runs the model in `folder`. `version` is -1 for the one that its configuration chooses.
 
-    The model may call those of the repositories in `options`: the ones in `load_models`, or all of them. A model there
-    with the same name is hidden. Raises Invalid if `folder` is not a directory.
+    The model may call those of the repositories in `options`: the ones in `load_models`, or all of them. An ensemble
+    gets only those that it needs. Without repositories the one around `folder` counts, with the models that this one
+    needs (`neighbours`). A model there with the same name is hidden. Raises Invalid if `folder` is not a directory.
     """
 
     def __init__(self, folder: Path, version: int, options: ServerOptions) -> None:
@@ -63,14 +65,16 @@ class Session:
     def name(self) -> str:
         return self._folder.name
 
-    async def open(self) -> ModelConfig:
-        """Loads the model and those that it may call. Returns its completed configuration.
-
-        Raises Error. The log has the reason why a load failed.
-        """
+    async def start(self) -> None:
+        """Loads the models that this one may call. Raises Error if a repository cannot be read, or if a model that must
+        be there could not be loaded; the log has the reason."""
         options = self._options
-        repositories = sorted({str(Path(each).resolve()) for each in options.model_repositories})
-        others = set(options.load_models) or set(scan(repositories).models)
+        given = sorted({str(Path(each).resolve()) for each in options.model_repositories})
+        repositories, models = (given, scan(given).models) if given else self._around()
+        chosen = set(options.load_models)
+        # Models that are only guessed to be needed need not load: the one that lacks them will say so.
+        guessed = not chosen and (not given or bool(steps_of(self._folder, options.model_config_name)))
+        others = chosen or (self._needed(models) if guessed else set(models))
         options = replace(
             options,
             model_repositories=tuple(repositories),
@@ -79,17 +83,31 @@ class Session:
             load_models=tuple(sorted(others - {self.name})),
             allow_code_upload=True,  # the caller can run any code here anyway
         )
-        self._engine = engine = Engine(options, asyncio.get_running_loop(), catalog_of=self._catalog)
-        if not await engine.start():
+        self._engine = Engine(options, asyncio.get_running_loop(), catalog_of=self._catalog)
+        if not await self._engine.start() and not guessed:
             raise Invalid("some of the models that this one may call could not be loaded")
+
+    async def load(self) -> ModelConfig:
+        """Loads the model, after `start`. Returns its completed configuration. Raises Error. If the log got an error
+        meanwhile, it names the reason."""
+        assert self._engine is not None
+        await self._ask(self._engine, LoadModel(self.name, self._only_this_version()))
+        return self._engine.models.find(self.name, self._version).config
+
+    def _around(self) -> tuple[list[str], dict[str, FoundModel]]:
+        """The directory around the model as a repository, with its models."""
+        around = [str(self._folder.parent)]
         try:
-            await self._ask(engine, LoadModel(self.name, self._only_this_version()))
-        except Error as error:
-            record = engine.models.get(self.name)
-            if record is not None and record.versions:  # the log has the reason for each version
-                raise Invalid(f"model '{self.name}' could not be loaded") from error
-            raise
-        return engine.models.find(self.name, self._version).config
+            return around, scan(around).models
+        except Invalid:  # it may not be listed, and need not be a repository
+            return [], {}
+
+    def _needed(self, models: Mapping[str, FoundModel]) -> set[str]:
+        """What must be loaded before the model is. An ensemble loads its steps itself."""
+        name = self._options.model_config_name
+        needed = needed_by(self._folder, models)
+        folders = [self._folder, *(models[each].folder for each in needed)]
+        return needed.difference(*(steps_of(folder, name) for folder in folders))
 
     def _catalog(self, repositories: Sequence[str]) -> Catalog:
         found = scan(repositories)
@@ -137,6 +155,6 @@ class Session:
         """Unloads the models. Returns whether all of them ended within `seconds`."""
         if self._engine is None:
             return True
-        if not self._engine.started:  # `open` did not end: its loads must stop first
+        if not self._engine.started:  # `start` did not end: its loads must stop first
             await self._engine.give_up()
         return await self._engine.stop(seconds)

@@ -46,6 +46,7 @@ from halimede.options import LogOptions, ServerOptions
 from halimede.platform.cuda import load_driver
 from halimede.platform.gpu_meters import open_gpus
 from halimede.platform.gpus import visible_gpus
+from halimede.platform.limits import most_files
 from halimede.platform.offload import OffloadPool
 from halimede.platform.timers import Timers
 from halimede.platform.worker_poller import WorkerPoller
@@ -113,7 +114,7 @@ class Engine:
         limiter = self._limiter(options)
         loads = ModelLoads(options, loop, self._models, backends, gpus, self._make_serving, limiter)
         self._repository = RepositoryControl(options, loop, self._models, loads, catalog_of)
-        self._shared_memory = SharedMemory(options.allow_client_shm, load_driver if gpus else None)
+        self._shared_memory = SharedMemory(options.allow_client_shm, load_driver if gpus else None, files=most_files())
         self._leases: dict[int, Lease] = {}
         self.tracing = open_tracing(self._models, options.trace)
         elsewhere = {

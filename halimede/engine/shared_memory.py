@@ -12,16 +12,19 @@ from weakref import WeakSet
 
 from halimede import engine_port as port
 from halimede.engine_port import CudaRegion, Query, RegionKind, SystemRegion
-from halimede.errors import AlreadyExists, Error, Internal, Invalid, NotFound, Unsupported
+from halimede.errors import AlreadyExists, Error, Internal, Invalid, NotFound, Unavailable, Unsupported
 from halimede.platform.cuda import CudaError, IpcMemory
-from halimede.platform.segments import Mapping as SegmentMapping
-from halimede.platform.segments import Segment
+from halimede.platform.segments import Segment, SharedBytes
 from halimede.requests import InferRequest
 from halimede.tensors import Destination, HostMemory, Memory, MemoryKind, RegionReference, Tensor
 
 log = logging.getLogger(__name__)
 
 UINT64_MAX = 2**64 - 1
+MOST_REGIONS = 4096
+"""Registered shared-memory regions; fewer if the process may open less than 32,768 files. Beyond: 503, UNAVAILABLE."""
+_FILES = 8
+"""Of this many files that the process may open, one region may be registered, which takes two."""
 RESERVED_PREFIX = "triton_python_backend_shm_region_"
 """Prefix of the segments of the real server's Python models. That server may run on the same machine."""
 
@@ -73,7 +76,7 @@ class SharedMemory:
     """All registered regions. `allowed` is the value of `--allow-client-shm`.
 
     `load_driver` is called for the first CUDA region; it is None on a machine without GPUs. `open_segment` raises
-    OSError.
+    OSError. `files` is the number of files that the process may open.
     """
 
     def __init__(
@@ -81,8 +84,10 @@ class SharedMemory:
         allowed: bool,
         load_driver: Callable[[], CudaDriver] | None,
         open_segment: Callable[[str], Segment] = Segment,
+        files: int = MOST_REGIONS * _FILES,
     ) -> None:
         self._allowed = allowed
+        self._most_regions = min(MOST_REGIONS, files // _FILES)
         self._load_driver = load_driver
         self._driver: CudaDriver | None = None
         self._open_segment = open_segment
@@ -168,13 +173,13 @@ class SharedMemory:
             segment.close()
             raise Invalid(f"failed to register shared memory region '{name}': invalid args")
         try:
-            mapping = SegmentMapping(segment, query.offset, query.byte_size)
+            shared = SharedBytes(segment, query.offset, query.byte_size)
         except OSError as error:
             raise Invalid(
                 f"failed to register shared memory region '{name}': unable to process address space{error.strerror}"
             ) from None
         info = SystemRegion(name, key, query.offset, query.byte_size)
-        self._regions[name] = Region(info, SegmentBlock(name, mapping))
+        self._regions[name] = Region(info, SegmentBlock(name, shared))
 
     def _register_cuda(self, query: port.RegisterCudaMemory) -> None:
         self._check_allowed()
@@ -201,6 +206,11 @@ class SharedMemory:
     def _check_new(self, name: str) -> None:
         if name in self._regions:
             raise AlreadyExists(f"shared memory region '{name}' already in manager")
+        if len(self._regions) >= self._most_regions:
+            raise Unavailable(
+                f"cannot register shared memory region '{name}': {self._most_regions} regions are registered, which is "
+                "the limit; unregister those that are not in use"
+            )
 
     # Unregistering.
 
@@ -272,60 +282,76 @@ def _beyond(name: str) -> Invalid:
 
 
 class SegmentBlock:
-    """A mapped part of a POSIX segment. The mapping stays until its last view is gone, whatever `close` does."""
+    """A part of a POSIX segment. The segment stays open until its last tensor is gone, whatever `close` does."""
 
-    __slots__ = ("_mapping", "name")
+    __slots__ = ("_shared", "name")
 
-    def __init__(self, name: str, mapping: SegmentMapping) -> None:
+    def __init__(self, name: str, shared: SharedBytes) -> None:
         self.name = name
-        self._mapping = mapping
+        self._shared = shared
 
     def memory(self, start: int, stop: int) -> Memory:
         try:
-            return SegmentMemory(self._mapping.read(start, stop))
+            self._shared.check(stop)
         except OSError:  # the client has truncated the segment
             raise _beyond(self.name) from None
+        return SegmentMemory(self.name, self._shared, start, stop - start)
 
     def destination(self, start: int, stop: int) -> Destination:
-        return SegmentDestination(self.name, self._mapping, start, stop - start)
+        return SegmentDestination(self.name, self._shared, start, stop - start)
 
     def close(self) -> None:
-        """Does nothing: the mapping goes with its last view."""
+        """Does nothing: the segment is closed with its last tensor."""
 
 
 class SegmentMemory:
-    """A view of a client's segment, without a copy. It is serialised as its bytes (`HostMemory`)."""
+    """A part of a client's segment, for reading. `host` makes one copy and keeps it: the client may change, shrink or
+    free the segment at any time. Any thread."""
 
-    __slots__ = ("byte_size", "owner", "view")
+    __slots__ = ("_copy", "byte_size", "name", "shared", "start")
     kind: ClassVar[MemoryKind] = MemoryKind.SHARED
     device_id: ClassVar[int] = 0
 
-    def __init__(self, view: memoryview) -> None:
-        self.view = view
-        self.byte_size = view.nbytes
-        self.owner = view.obj
+    def __init__(self, name: str, shared: SharedBytes, start: int, byte_size: int) -> None:
+        self.name = name
+        self.shared = shared
+        self.start = start
+        self.byte_size = byte_size
+        self._copy: memoryview | None = None
+
+    @property
+    def owner(self) -> object:
+        return self
 
     def host(self) -> memoryview:
-        return self.view
+        if self._copy is None:
+            try:
+                self._copy = self.shared.read(self.start, self.start + self.byte_size)
+            except OSError:  # the client has truncated it since the request arrived
+                raise _beyond(self.name) from None
+        return self._copy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HostMemory, (bytes(self.view),)
+        return HostMemory, (bytes(self.host()),)
 
 
 class SegmentDestination:
     """The place of an output in a client's segment. Any thread."""
 
-    __slots__ = ("_mapping", "_name", "_start", "byte_size")
+    __slots__ = ("_name", "_shared", "_start", "byte_size")
 
-    def __init__(self, name: str, mapping: SegmentMapping, start: int, byte_size: int) -> None:
+    def __init__(self, name: str, shared: SharedBytes, start: int, byte_size: int) -> None:
         self._name = name
-        self._mapping = mapping
+        self._shared = shared
         self._start = start
         self.byte_size = byte_size
 
     def write(self, source: Memory) -> None:
         try:
-            self._mapping.write(self._start, source.host())
+            if isinstance(source, SegmentMemory):  # an output that is an input, in one copy
+                self._shared.copy_from(self._start, source.shared, source.start, source.byte_size)
+            else:
+                self._shared.write(self._start, source.host())
         except OSError as error:
             raise Internal(f"failed to write to shared memory region '{self._name}': {error.strerror}") from None
 

@@ -3,7 +3,7 @@
 Knows nothing of the rest of the server. Called once, by `cli`, on the main thread.
 """
 
-from halimede.options.flags import usage
+from halimede.options.help import usage
 from halimede.options.parser import HelpRequested, VersionRequested, parse, suggestion
 from halimede.options.patterns import search_of
 from halimede.options.values import Endpoint, GrpcOptions, LogOptions, MetricsOptions, ServerOptions, TraceOptions

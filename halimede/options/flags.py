@@ -1,7 +1,7 @@
 """The table of flags: all flags of Triton (C1 to C59) and those of this server alone, in the groups of the usage text.
 
-Data, and the help that is printed from it. `parser` reads a command line, `values` is what the flags become. A feature
-that arrives sets the `support` of its flags to SERVED and gives them a field in `ServerOptions`.
+Only data. `help` prints it, `parser` reads a command line, `values` is what the flags become. A feature that arrives
+sets the `support` of its flags to SERVED and gives them a field in `ServerOptions`.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,6 @@ class Support(Enum):
     """Read and checked, but without effect: a setting of machinery that does not exist here. `note` says which."""
 
 
-_USAGE_WIDTH = 80
 SERVED, PLANNED, INERT = Support.SERVED, Support.PLANNED, Support.INERT
 
 
@@ -106,8 +105,8 @@ def _trace_warning(flag: str, instead: str) -> str:
 # fmt: off
 GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     "": (
-        Flag("help", SWITCH, None, "Print this text."),
-        Flag("version", SWITCH, None, "Print the version."),
+        Flag("help", SWITCH, None, "Print this text and exit."),
+        Flag("version", SWITCH, None, "Print the version and exit."),
     ),
     # C2, C3, C59; inline-execution is ours.
     "Server": (
@@ -385,27 +384,9 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
 
 FLAGS: Mapping[str, Flag] = MappingProxyType({flag.name: flag for group in GROUPS.values() for flag in group})
 
-
-def usage() -> str:
-    """The help of `halimede serve`: every flag under the heading of its group, as Triton prints it (C1)."""
-    groups = ((f"\n{title}:\n" if title else "") + "".join(map(_entry, flags)) for title, flags in GROUPS.items())
-    return "Usage: halimede serve [options]\n" + "".join(groups)
-
-
-def _entry(flag: Flag) -> str:
-    import textwrap  # only printed help needs it
-
-    label = f" <{flag.kind.label}>" if flag.kind.label else ""
-    lines = textwrap.wrap(flag.help + _remarks(flag), _USAGE_WIDTH, break_on_hyphens=False, break_long_words=False)
-    return f"  --{flag.name}{label}\n" + "".join(f"\t{line}\n" for line in lines)
-
-
-def _remarks(flag: Flag) -> str:
-    remarks = [
-        "may be repeated" if flag.repeatable else "",
-        f"default {flag.default}" if flag.default else "",
-        "not supported yet" if flag.support is PLANNED else "",
-        f"no effect: {flag.note}" if flag.support is INERT else "",
-    ]
-    shown = "; ".join(remark for remark in remarks if remark)
-    return f" ({shown})" if shown else ""
+MOST_USED = (
+    *("model-repository", "model-control-mode", "load-model", "http-port", "grpc-port", "metrics-port", "http-address"),
+    *("grpc-address", "exit-on-error", "strict-readiness", "allow-client-shm", "backend-config", "cache-config"),
+    *("log-verbose", "log-format", "log-file", "help", "version"),
+)
+"""The flags that the help lists first, instead of in their groups."""

@@ -82,11 +82,11 @@ def _is_read_in_part(text: str, value: Value) -> bool:
 
 
 def suggestion(word: str, known: Sequence[str], shown: str = "{}") -> str:
-    """A line `Did you mean 'x'?` with the nearest known word, or nothing if none is near."""
+    """A sentence `. Did you mean 'x'?` with the nearest known word, to append; empty if none is near."""
     import difflib  # only after a mistake
 
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"\nDid you mean '{shown.format(near[0])}'?" if near else ""
+    return f". Did you mean '{shown.format(near[0])}'?" if near else ""
 
 
 def _find(name: str, word: str) -> Flag:
@@ -104,7 +104,7 @@ def _find(name: str, word: str) -> Flag:
 
 
 def _single_dash(word: str) -> Invalid:
-    """The error for `-x`. getopt takes it for a short option, and there are none."""
+    """The error for `-x`. getopt takes it for a short option. Triton has none, and `-h` is ours."""
     name = word[1:].partition("=")[0]
     return Invalid(f"invalid option -- '{word[1]}'{suggestion(name, tuple(FLAGS), '--{}')}")
 
@@ -119,6 +119,8 @@ def _scan(args: Sequence[str]) -> Iterator[tuple[Flag, str]]:
             others.extend(words)
         elif word.startswith("--"):
             yield _read_flag(word, words)
+        elif word == "-h":
+            yield FLAGS["help"], ""
         elif word.startswith("-") and word != "-":  # getopt takes a single dash for an argument
             raise _single_dash(word)
         else:

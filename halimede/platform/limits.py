@@ -1,6 +1,7 @@
 """What the system lets one process have."""
 
 import resource
+import sys
 from contextlib import suppress
 
 MOST_FILES = 1 << 16
@@ -13,3 +14,9 @@ def allow_many_files() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def most_files() -> int:
+    """The number of files that this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft

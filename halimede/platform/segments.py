@@ -1,7 +1,7 @@
-"""Shared-memory segments of other processes, mapped: a POSIX segment is a file in one folder of memory.
+"""Shared-memory segments of other processes: a POSIX segment is a file in one folder of memory.
 
-Knows nothing of regions, requests or error texts: what the system refuses is an OSError. Opening and mapping do not
-block, since the folder is memory; any thread.
+Knows nothing of regions, requests or error texts: what the system refuses is an OSError. Nothing here blocks, since the
+folder is memory; any thread.
 """
 
 import errno
@@ -14,8 +14,6 @@ FOLDER = Path("/dev/shm")
 """Where Linux keeps POSIX segments. A system without it has none that can be opened here."""
 
 _NAME_BYTES = 255
-_BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system
-_HOLDING_BYTES = 4 << 20  # copied in memory no other Python thread runs meanwhile: 0.4 ms
 
 
 def segment_name(key: str) -> str | None:
@@ -31,7 +29,7 @@ def segment_name(key: str) -> str | None:
 
 
 class Segment:
-    """An open segment that is not mapped yet. Call `close`, or give it to `Mapping`, which closes it."""
+    """An open segment that is not mapped yet. Call `close`, or give it to `SharedBytes`, which closes it."""
 
     __slots__ = ("byte_size", "fd")
 
@@ -54,16 +52,16 @@ class Segment:
         os.close(self.fd)
 
 
-class Mapping:
-    """A part of a segment, mapped until its last view is gone.
+class SharedBytes:
+    """A part of a segment, to be read and written.
 
-    The segment belongs to another process, which may shrink it or free its pages at any time. To touch a missing page
-    would end this process (SIGBUS). So `read` and `write` check first; a segment that shrinks while a view is in use is
-    not caught. A page that was never written is allocated when it is touched, which ends this process if no memory is
-    left.
+    The segment belongs to another process, which may shrink it or free its pages at any time. Touching a page that is
+    gone would end this process (SIGBUS), so Python code never sees the mapping: every access is a system call, which
+    fails instead. Its only cost is the copy. A page that was never written reads as zeros and stays unallocated; a
+    write for which no memory is left fails.
     """
 
-    __slots__ = ("_fd", "_offset", "_readable", "_writable", "byte_size")
+    __slots__ = ("_fd", "_mapping", "_offset", "byte_size")
 
     def __init__(self, segment: Segment, offset: int, byte_size: int) -> None:
         """Closes the segment's descriptor at the end, also if this fails. Raises OSError: the offset is not on a page,
@@ -74,62 +72,46 @@ class Mapping:
         if not byte_size:  # mmap would take 0 for all of the segment
             raise _invalid()
         try:
-            self._writable = memoryview(mmap.mmap(self._fd, byte_size, offset=offset))
+            self._mapping = memoryview(mmap.mmap(self._fd, byte_size, offset=offset))
         except ValueError as error:  # the segment has become shorter since its size was read
             raise _invalid() from error
-        self._readable = self._writable.toreadonly()
 
     def __del__(self) -> None:
         os.close(self._fd)
 
-    def read(self, start: int, stop: int) -> memoryview:
-        """The bytes, read-only: a view of the mapping, or a copy if some of them were never written.
-
-        Raises OSError if the segment has become too short."""
-        at, end = self._offset + start, self._offset + stop
-        status = os.fstat(self._fd)
-        if status.st_size < end:
+    def check(self, stop: int) -> None:
+        """Raises OSError if the segment ends before `stop` now."""
+        if os.fstat(self._fd).st_size < self._offset + stop:
             raise _shrunk()
-        if status.st_blocks * _BLOCK_BYTES >= status.st_size or at == end or self._hole(at) >= end:
-            return self._readable[start:stop]
-        return self._copy(at, stop - start)
 
-    def _hole(self, at: int) -> int:
-        """The offset of the first page from `at` on that was never written, or the end of the segment."""
-        return os.lseek(self._fd, at, os.SEEK_HOLE)
-
-    def _copy(self, at: int, size: int) -> memoryview:
-        """A copy of bytes of a segment. Pages that were never written read as zeros, and stay unallocated."""
-        copied = memoryview(bytearray(size))
-        done = 0
-        while done < size:
-            count = os.preadv(self._fd, [copied[done:]], at + done)
-            if not count:
-                raise _shrunk()
-            done += count
+    def read(self, start: int, stop: int) -> memoryview:
+        """A copy of the bytes, read-only. Raises OSError if the segment has become too short."""
+        copied = memoryview(bytearray(stop - start))
+        self._read_into(copied, start)
         return copied.toreadonly()
 
     def write(self, start: int, source: memoryview) -> None:
         """Copies `source` into the segment. Raises OSError if the segment has become too short, or no memory is
         left."""
-        stop = start + source.nbytes
-        status = os.fstat(self._fd)
-        if status.st_size < self._offset + stop:
-            raise _shrunk()
-        if source.nbytes <= _HOLDING_BYTES and status.st_blocks * _BLOCK_BYTES >= status.st_size:
-            self._writable[start:stop] = source
-        else:
-            self._fill(start, source)
-
-    def _fill(self, start: int, source: memoryview) -> None:
-        """Copies by `pwrite`, for segments without all their pages, and for large copies. If no memory is left, pwrite
-        raises; touching the mapping would end the process. Other threads run meanwhile. It takes two to three times as
-        long as a copy into the mapping."""
+        self.check(start + source.nbytes)  # or pwrite would make the segment longer
         at = self._offset + start
         while source:
             written = os.pwrite(self._fd, source, at)
             at += written
             source = source[written:]
+
+    def copy_from(self, start: int, source: "SharedBytes", source_start: int, size: int) -> None:
+        """Copies from another segment, in one step: the kernel writes into the mapping of this one. Raises OSError."""
+        source._read_into(self._mapping[start : start + size], source_start)
+
+    def _read_into(self, into: memoryview, start: int) -> None:
+        at = self._offset + start
+        while into:
+            count = os.preadv(self._fd, [into], at)
+            if not count:
+                raise _shrunk()
+            at += count
+            into = into[count:]
 
 
 def _invalid() -> OSError:

@@ -56,7 +56,7 @@ def test_backend_of_the_page_passes_the_contract_suite_without_being_installed(t
     said = python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "tests/test_contract.py")
     assert "failed" not in said
     run, skipped = map(int, re.findall(r"^(\d+) passed, (\d+) skipped", said, re.MULTILINE)[0])
-    assert (run + skipped, run) == (4 * len(SITUATIONS), 62), said
+    assert (run + skipped, run) == (4 * len(SITUATIONS), 66), said
 
 
 def test_table_of_the_page_has_every_role_with_its_situations() -> None:

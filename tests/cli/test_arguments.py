@@ -42,9 +42,11 @@ def test_model_run_takes_all_of_its_flags() -> None:
         *("--input=A=[1]", "m/add", "--input", "B=x=y", "--version", "3", "--json", "--repeat=5"),
         *("--model-repository=r", "--load-model=other", "--backend-directory=b", "--log-verbose=1"),
         *("--backend-config=python,k=v", "--model-config-name=c", "--disable-auto-complete-config"),
+        *("--sequence", "--sequence-id=7"),
     )
     assert (order.path, order.inputs, order.version) == ("m/add", ("A=[1]", "B=x=y"), 3)
     assert (order.json, order.repeat) == (True, 5)
+    assert (order.sequence, order.sequence_id) == (True, "7")
     server = order.server
     assert (server.model_repositories, server.load_models) == (("r",), ("other",))
     assert (server.backend_directory, server.backend_settings("python")) == ("b", {"k": "v"})
@@ -54,6 +56,7 @@ def test_model_run_takes_all_of_its_flags() -> None:
 def test_model_run_has_defaults() -> None:
     order = model_run("m")
     assert (order.inputs, order.version, order.json, order.repeat) == ((), -1, False, 1)
+    assert (order.sequence, order.sequence_id) == (False, "")
 
 
 def test_top_watches_the_server_of_this_machine_by_default() -> None:
@@ -92,7 +95,7 @@ def test_completion_takes_a_shell() -> None:
         ("init m", "the following arguments are required: REPO"),
         ("init m r x", "unexpected argument: x"),
         ("top a b", "unexpected argument: b"),
-        ("top --onec", "unrecognized option '--onec'\nDid you mean '--once'?"),
+        ("top --onec", "unrecognized option '--onec'. Did you mean '--once'?"),
         ("top --once=1", "argument --once: ignored explicit argument '1'"),
         ("top --interval", "argument --interval: expected one argument"),
         ("top --interval=0", "argument --interval: 0 is less than 0.1 seconds"),
@@ -101,13 +104,14 @@ def test_completion_takes_a_shell() -> None:
         ("top --json", "--json needs --once"),
         ("model run", "the following arguments are required: PATH"),
         ("model run a b", "unexpected argument: b"),
-        ("model run a --inptu=x", "unrecognized option '--inptu=x'\nDid you mean '--input'?"),
+        ("model run a --inptu=x", "unrecognized option '--inptu=x'. Did you mean '--input'?"),
+        ("model run a --sequence-id=", "argument --sequence-id: it is empty"),
         ("model run a --repeat=x", "argument --repeat: invalid integer value: 'x'"),
         ("model run a --version=0", "argument --version: 0 is not a number from 1 on"),
         ("model run a --backend-config=x", 'Bad option: "--backend-config".\n--backend-config option format is'),
         ("graph", "the following arguments are required: MODEL"),
         ("graph a b", "unexpected argument: b"),
-        ("graph m --ulr=x", "unrecognized option '--ulr=x'\nDid you mean '--url'?"),
+        ("graph m --ulr=x", "unrecognized option '--ulr=x'. Did you mean '--url'?"),
         ("graph m --url=", "argument --url: it is empty"),
         ("graph m --url=x --model-repository=y", "argument --model-repository: not allowed with argument --url"),
         ("graph m --format=png", "argument --format: invalid choice: 'png' (choose from "),
@@ -125,7 +129,7 @@ def test_wrong_line_is_named(line: str, text: str) -> None:
 
 def test_option_may_not_be_abbreviated() -> None:
     """A new option must not change what a script means."""
-    with pytest.raises(Invalid, match=r"unrecognized option '--jso'\nDid you mean '--json'\?"):
+    with pytest.raises(Invalid, match=r"unrecognized option '--jso'\. Did you mean '--json'\?"):
         read("check", ["a", "--jso"])
 
 

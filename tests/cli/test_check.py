@@ -66,7 +66,7 @@ def test_wrong_line_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "r", "--jsn"]) == 1
     said = capsys.readouterr().err
     assert "error: the following arguments are required: REPO\nhalimede check --help lists the options.\n" in said
-    assert "unrecognized option '--jsn'\nDid you mean '--json'?" in said
+    assert "unrecognized option '--jsn'. Did you mean '--json'?" in said
 
 
 def test_help_says_that_no_code_runs(capsys: pytest.CaptureFixture[str]) -> None:

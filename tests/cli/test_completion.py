@@ -21,11 +21,11 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
-def completed(words: Sequence[str], folder: Path) -> list[str]:
+def completed(words: Sequence[str], folder: Path, command: str = "halimede") -> list[str]:
     """What bash offers for the last of the words. Bash splits `--flag=x` into three words."""
-    script = script_of("bash", _SUMMARIES) + _ASK
+    script = script_of("bash", _SUMMARIES) + _ASK.replace("_halimede", f"_{command}")
     ended = subprocess.run(
-        ["bash", "-c", script, "bash", "halimede", *words],
+        ["bash", "-c", script, "bash", command, *words],
         capture_output=True,
         text=True,
         timeout=60,
@@ -51,13 +51,21 @@ def completed(words: Sequence[str], folder: Path) -> list[str]:
         (["check", "models", "--st"], ["--strict"]),
         (["init", "m"], ["model.onnx", "models"]),
         (["model", "run", "--js"], ["--json"]),
+        (["model", "run", "--seq"], ["--sequence", "--sequence-id"]),
         (["completion", ""], sorted(SHELLS)),
+        (["help", "che"], ["check"]),
     ],
 )
 def test_bash_completes(words: Sequence[str], offered: Sequence[str], tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "model.onnx").touch()
     assert completed(words, tmp_path) == offered
+
+
+def test_bash_completes_tritonserver_as_serve(tmp_path: Path) -> None:
+    words = ["--exit-on-error=false", "--model-control-mode", "=", "p"]
+    assert completed(words, tmp_path, "tritonserver") == ["poll"]
+    assert completed(["--http-por"], tmp_path, "tritonserver") == ["--http-port"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -70,7 +78,7 @@ def test_script_has_every_flag(shell: str) -> None:
 
 
 def test_every_small_command_is_a_subcommand() -> None:
-    assert {name.partition(" ")[0] for name in SMALL} | {"serve"} == set(COMMANDS)
+    assert {name.partition(" ")[0] for name in SMALL} | {"serve", "help"} == set(COMMANDS)
 
 
 def test_script_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,7 +103,7 @@ def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["outre", "--url", "URL"], "says: Request for unknown model: outre\nDid you mean 'outer'?"),
+        (["outre", "--url", "URL"], "says: Request for unknown model: outre. Did you mean 'outer'?"),
         (["odd", "--url", "URL"], "is no inference server: /v2/models/odd/config is answered without JSON"),
         (["senseless", "--url", "URL"], "is no inference server: its configurations make no sense"),
         (["outer", "--url", "127.0.0.1:1"], "http://127.0.0.1:1 cannot be reached: "),

@@ -16,6 +16,7 @@ import pytest
 
 from halimede.cli.log_lines import JsonFormatter, TritonFormatter
 from halimede.cli.logging import MAX_WAITING, PERIOD, ROOT, LogFile, install, log_table, verbose
+from halimede.cli.logging import Console as Streams
 from halimede.errors import Invalid
 from halimede.options import LogOptions
 from tests.fakes import PATIENCE
@@ -30,9 +31,11 @@ class Console:
         self.out = io.StringIO()
         self.err = io.StringIO()
         self.now = 0.0
+        self.colours = False
 
     def install(self, options: LogOptions) -> None:
-        self.log = install(options, self.out, self.err, lambda: self.now)
+        streams = Streams(self.out, self.err, colours=self.colours)
+        self.log = install(options, streams, lambda: self.now)
 
     def lines(self) -> tuple[list[str], list[str]]:
         """What was written, once all of it is."""
@@ -178,11 +181,11 @@ def test_direct_line_follows_the_log_and_is_in_no_file(console: Console, tmp_pat
     path = tmp_path / "log"
     console.install(LogOptions())
     logger.error("before")
-    console.log.say("said")
+    console.log.say_error("said")
     console.install(LogOptions(file=str(path)))
-    console.log.say("said once more")
+    console.log.say_error("said once more")
     before, *others = console.lines()[1]
-    assert (words([before]), others) == (["before"], ["said", "said once more"])
+    assert (words([before]), others) == (["before"], ["error: said", "error: said once more"])
     assert path.read_text() == ""
 
 
@@ -191,6 +194,28 @@ def test_log_file_that_cannot_be_opened_is_an_error(console: Console, tmp_path: 
     with pytest.raises(Invalid) as caught:
         console.install(LogOptions(file=str(path)))
     assert str(caught.value) == f"Failed to open log file '{path}': No such file or directory"
+
+
+def test_prefixes_of_warnings_and_errors_have_colours_on_a_terminal(console: Console) -> None:
+    console.colours = True
+    console.install(LogOptions())
+    speak()
+    console.log.say_error("said")
+    out, err = console.lines()
+    assert "\x1b" not in out[0]
+    assert re.fullmatch(r'\x1b\[33mW\d{4} .*\] \x1b\[0m"warning"', err[0])
+    assert re.fullmatch(r'\x1b\[31mE\d{4} .*\] \x1b\[0m"error"', err[1])
+    assert err[2] == "\x1b[31merror:\x1b[0m said"
+
+
+@pytest.mark.parametrize("form", ["default", "json"])
+def test_files_and_json_have_no_colours(console: Console, tmp_path: Path, form: str) -> None:
+    console.colours = True
+    console.install(LogOptions(format="json"))
+    speak()
+    console.install(LogOptions(format=form, file=str(tmp_path / "log")))
+    speak()
+    assert "\x1b" not in "".join(console.lines()[1]) + (tmp_path / "log").read_text()
 
 
 @contextmanager

@@ -71,6 +71,48 @@ _CALLS = """
 """
 
 
+_ENSEMBLE = """
+    platform: "ensemble"
+    max_batch_size: 4
+    input [ { name: "X" data_type: TYPE_INT32 dims: [ 2 ] }, { name: "Y" data_type: TYPE_INT32 dims: [ 2 ] } ]
+    output { name: "Z" data_type: TYPE_INT32 dims: [ 2 ] }
+    ensemble_scheduling { step [
+      { model_name: "add" model_version: -1 input_map [ { key: "A" value: "X" }, { key: "B" value: "Y" } ]
+        output_map { key: "SUM" value: "S" } },
+      { model_name: "add" model_version: -1 input_map [ { key: "A" value: "X" }, { key: "B" value: "S" } ]
+        output_map { key: "SUM" value: "Z" } }
+    ] }
+"""
+_TOTAL = """
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.totals = {}
+
+        def execute(self, requests):
+            return [self.answer(request) for request in requests]
+
+        def answer(self, request):
+            start, x, key = (pb_utils.get_input_tensor_by_name(request, n).as_numpy() for n in ("START", "X", "ID"))
+            if x.min() < 0:
+                raise ValueError("negative")
+            before = 0 if start.any() else self.totals[key.item()]
+            self.totals[key.item()] = before + x
+            return pb_utils.InferenceResponse([pb_utils.Tensor("SUM", before + x)])
+"""
+_TOTAL_CONFIG = """
+    backend: "python"
+    max_batch_size: 4
+    input { name: "X" data_type: TYPE_INT32 dims: [ 1 ] }
+    output { name: "SUM" data_type: TYPE_INT32 dims: [ 1 ] }
+    sequence_batching { control_input [
+      { name: "START" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } },
+      { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } }
+    ] }
+"""
+
+
 def write(repository: Path, name: str, config: str, source: str = "", version: str = "1") -> Path:
     folder = repository / name
     (folder / version).mkdir(parents=True)
@@ -141,6 +183,57 @@ def test_called_models_come_from_a_repository(add: Path, tmp_path: Path) -> None
     assert (done.returncode, done.stdout) == (0, "SUM: INT32 [1, 2]\n  [[2, 4]]\n")
 
 
+def test_models_beside_it_that_it_calls_are_found(add: Path, tmp_path: Path) -> None:
+    config = _ADD_CONFIG.replace(', { name: "B" data_type: TYPE_INT32 dims: [ 2 ] }', "")
+    calls = write(tmp_path, "calls", config, _CALLS)
+    write(tmp_path, "broken", 'backend: "none"')
+    done = run(calls, "--input=A=[1,2]")
+    assert (done.returncode, done.stdout) == (0, "SUM: INT32 [1, 2]\n  [[2, 4]]\n")
+    assert "broken" not in done.stderr
+
+
+def test_ensemble_runs_with_the_models_beside_it(add: Path, tmp_path: Path) -> None:
+    folder = write(tmp_path, "twice", _ENSEMBLE)
+    done = run(folder, "--input=X=[1,2]", "--input=Y=[3,4]")
+    assert (done.returncode, done.stdout) == (0, "Z: INT32 [1, 2]\n  [[5, 8]]\n")
+    assert run(folder, "--input=X=[1,2]", "--input=Y=[3,4]", f"--model-repository={tmp_path}").stdout == done.stdout
+
+
+def test_ensemble_whose_model_is_broken_says_why_once(add: Path, tmp_path: Path) -> None:
+    (add / "1" / "model.py").write_text("raise RuntimeError('no luck')\n")
+    done = run(write(tmp_path, "twice", _ENSEMBLE), "--input=X=[1,2]", "--input=Y=[3,4]")
+    assert (done.returncode, done.stdout) == (1, "")
+    told = [line for line in done.stderr.splitlines() if line.startswith("error: ") and "failed" in line]
+    assert [line.partition("'")[2].partition("'")[0] for line in told] == ["add", "twice"]
+
+
+def test_requests_of_a_sequence_run_in_order(tmp_path: Path) -> None:
+    folder = write(tmp_path, "total", _TOTAL_CONFIG, _TOTAL)
+    done = run(folder, "--sequence", *(f"--input=X={i}" for i in (1, 2, 3)))
+    assert (done.returncode, done.stdout) == (
+        0,
+        "-- request 1\nSUM: INT32 [1, 1]\n  [[1]]\n"
+        "-- request 2\nSUM: INT32 [1, 1]\n  [[3]]\n"
+        "-- request 3\nSUM: INT32 [1, 1]\n  [[6]]\n",
+    )
+    body = {"inputs": [{"name": "X", "shape": [1, 1], "datatype": "INT32", "data": [5]}]}
+    (tmp_path / "requests.json").write_text(json.dumps([body] * 2))
+    done = run(folder, f"--input={tmp_path}/requests.json", "--json", "--repeat=2", "--sequence-id=77")
+    assert done.returncode == 0
+    assert [json.loads(line)["outputs"][0]["data"] for line in done.stdout.splitlines()] == [[5], [10]]
+    assert "4 requests: first " in done.stderr
+
+
+def test_sequence_ends_with_the_first_failure(tmp_path: Path) -> None:
+    folder = write(tmp_path, "total", _TOTAL_CONFIG, _TOTAL)
+    done = run(folder, "--input=X=1", "--input=X=-1", "--input=X=2")
+    assert done.returncode == 1
+    assert done.stdout == "-- request 1\nSUM: INT32 [1, 1]\n  [[1]]\n-- request 2\n"
+    assert done.stderr.endswith(
+        "\nerror: Failed to process the request(s) for model 'total_0', message: ValueError: negative\n"
+    )
+
+
 def test_given_version_overrides_the_policy(tmp_path: Path) -> None:
     folder = write(tmp_path, "add", _ADD_CONFIG, _ADD)
     write_again = folder / "2"
@@ -151,8 +244,9 @@ def test_given_version_overrides_the_policy(tmp_path: Path) -> None:
     done = run(folder, *inputs)
     assert done.returncode == 1
     assert "RuntimeError: version 2" in done.stderr
-    assert "\nerror: failed to load 'add' version 2: Internal: RuntimeError: version 2" in done.stderr
-    assert done.stderr.endswith("error: model 'add' could not be loaded\n")
+    [told] = [line for line in done.stderr.splitlines() if line.startswith("error: ") and "failed to load" in line]
+    assert told.startswith("error: failed to load 'add' version 2: Internal: RuntimeError: version 2")
+    assert "could not be loaded" not in done.stderr
     assert "at least one version must be available" in run(folder, *inputs, "--version=3").stderr
 
 
@@ -211,8 +305,10 @@ def test_full_disk_is_an_error(tmp_path: Path, more: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([], "a command is missing after 'model'"),
-        (["walk"], "unknown command 'model walk'"),
+        ([], "Usage: halimede model <command>"),
+        (["rnu"], "error: unknown command 'rnu'. Did you mean 'run'?\n"),
+        (["walk"], "error: unknown command 'walk'\nhalimede model --help lists the commands.\n"),
+        (["--input=A=1"], "unknown option '--input=A=1'. Options follow a command: halimede model run --input=A=1"),
         (["run"], "error: the following arguments are required: PATH\nhalimede model run --help lists the options.\n"),
     ],
 )

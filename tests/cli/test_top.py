@@ -52,6 +52,11 @@ def test_missing_server_is_an_error(fake: Fake, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.startswith(f"error: http://{fake.url} cannot be reached: ")
 
 
+def test_url_that_is_none_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "http://[", "--once"]) == 1
+    assert capsys.readouterr().err == "error: 'http://[' is not a URL: Invalid IPv6 URL\n"
+
+
 def test_wrong_line_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--onec"]) == 1
     assert "Did you mean '--once'?" in capsys.readouterr().err

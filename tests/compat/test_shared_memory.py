@@ -5,6 +5,7 @@ Each test runs over HTTP and gRPC, against the server and against one whose fron
 
 import asyncio
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -214,6 +215,64 @@ def test_segment_that_its_client_removes_or_truncates(spoken: tuple[Any, Any]) -
         os.truncate(f"/dev/shm{key}", 2 * PAGE)
         client.infer("flat_int32", [given], outputs=[output_in(module, short, 4, PAGE)])
     assert client.is_server_live()
+
+
+@contextmanager
+def truncating(key: str, byte_size: int) -> Iterator[None]:
+    """Fills a segment and makes it short again, all the time."""
+    ended = threading.Event()
+
+    def work() -> None:
+        content = bytes(byte_size)
+        with Path(f"/dev/shm{key}").open("r+b", 0) as segment:
+            while not ended.is_set():
+                for _ in range(20):  # it is whole most of the time, so that requests begin
+                    os.pwrite(segment.fileno(), content, 0)
+                os.truncate(segment.fileno(), PAGE)
+        os.truncate(f"/dev/shm{key}", byte_size)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def refusal_of(client: Any, model: str, given: Any, outputs: Any) -> str:
+    """The text of the error of an inference; empty if it succeeds."""
+    try:
+        client.infer(model, [given], outputs=outputs)
+    except InferenceServerException as error:
+        return str(error.message())
+    return ""
+
+
+def test_segment_that_its_client_truncates_all_the_time(spoken: tuple[Any, Any]) -> None:
+    module, client = spoken
+    size, rounds = 64 * PAGE, 60
+    served = 0
+    with region_of(size) as (name, key, _), region_of(size) as (other, other_key, _):
+        client.register_system_shared_memory(name, key, size)
+        client.register_system_shared_memory(other, other_key, size)
+        host = module.InferInput("INPUT0", [size // 4], "INT32")
+        host.set_data_from_numpy(np.ones(size // 4, np.int32))
+        shared = input_in(module, name, [size // 4], "INT32", size)
+        in_json = [httpclient.InferRequestedOutput("OUTPUT0", binary_data=False)] if module is httpclient else None
+        ways = [
+            *((model, shared, outputs) for model in ("flat_int32", "doubling") for outputs in (None, in_json)),
+            *((model, host, [output_in(module, name, size)]) for model in ("flat_int32", "doubling")),
+            ("flat_int32", shared, [output_in(module, other, size)]),
+            ("flat_int32", shared, [output_in(module, name, size)]),
+        ]
+        with truncating(key, size), truncating(other_key, size):
+            for model, given, outputs in ways * (rounds // len(ways)):
+                failure = refusal_of(client, model, given, outputs)
+                served += not failure
+                assert failure.startswith(("Invalid offset + byte size", "failed to write to shared")) or not failure
+        assert client.infer("flat_int32", [host]).as_numpy("OUTPUT0").sum() == size // 4
+    assert served, "no request was served"
 
 
 @pytest.mark.parametrize("module", [httpaio, grpcaio], ids=["http", "grpc"])

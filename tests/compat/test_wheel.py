@@ -45,6 +45,10 @@ def test_wheel_has_the_hot_modules_compiled_and_their_sources(tmp_path: Path) ->
         ).stdout.strip()
 
     assert said("import halimede; print(halimede.FORM)", "only") == "compiled"
+    for command in ("halimede", "tritonserver"):
+        words = [str(tmp_path / "venv" / "bin" / command), "--version"]
+        printed = subprocess.run(words, env=plain, check=True, timeout=ANSWER_SECONDS, capture_output=True, text=True)
+        assert printed.stdout.startswith("halimede ")
     form = "import halimede.engine.engine as e; print(e.__file__.rpartition('.')[2])"
     assert (said(form, "only"), said(form, "off")) == ("so", "py")
     assert said("import importlib.util; print(importlib.util.find_spec('halimede.left'))", "only") == "None"

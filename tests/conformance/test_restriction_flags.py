@@ -1,13 +1,13 @@
 """Error texts of both servers for bad restrictions on the command line (C26, C35), and for bad models to load (C15)."""
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.conformance import servers
+from tests.processes import TRITONSERVER
 
 SECONDS = 120.0
 
@@ -31,7 +31,7 @@ def said(command: Sequence[str]) -> tuple[int, list[str]]:
 )
 def test_refusal_is_that_of_the_real_server(oracle: None, flags: Sequence[str], tmp_path: Path) -> None:
     real_status, real = said([str(servers.ORACLE), "serve", str(tmp_path), "1", "2", "3", *flags])
-    status, ours = said([sys.executable, "-m", "halimede", "serve", f"--model-repository={tmp_path}", *flags])
+    status, ours = said([*TRITONSERVER, f"--model-repository={tmp_path}", *flags])
     assert (status, real_status) == (1, 1)
     words = [line for line in real if line.startswith(("Bad option", "--", "unknown", "restricted", "Error:"))][-2:]
     assert words

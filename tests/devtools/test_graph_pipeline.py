@@ -232,7 +232,7 @@ def test_times_are_means_of_the_newest_version() -> None:
 
 
 def test_missing_model_is_named_with_the_nearest() -> None:
-    with pytest.raises(NotFound, match=r"^no model 'text_embeding' in .*\nDid you mean 'text_embedding'\?$"):
+    with pytest.raises(NotFound, match=r"^no model 'text_embeding' in .*\. Did you mean 'text_embedding'\?$"):
         Folders([EXAMPLES]).config_of("text_embeding", LATEST)
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,17 @@ import numpy as np
 import pytest
 
 from halimede.config import ModelConfig, TensorSpec
-from halimede.devtools.inputs import fit, request_of
-from halimede.errors import Invalid
-from halimede.tensors import BF16, BYTES, DATATYPES, FP16, FP32, INT32, DataType, array_of
+from halimede.config.sequencing import Control, ControlKind, DirectStrategy, SequenceBatching
+from halimede.devtools.inputs import fit, requests_of
+from halimede.errors import Invalid, Unsupported
+from halimede.requests import InferRequest
+from halimede.tensors import BF16, BYTES, DATATYPES, FP16, FP32, INT32, UINT64, DataType, array_of
 from tests.models.configs import config_of
+
+
+def request_of(words: Sequence[str], model: ModelConfig, version: int) -> InferRequest:
+    [request] = requests_of(words, model, version)
+    return request
 
 
 def config(*specs: TensorSpec, batch: int = 0) -> ModelConfig:
@@ -130,7 +139,7 @@ def test_json_file_is_read(tmp_path: Path) -> None:
     [
         ([], "input 'A' is missing; model 'm' takes A: INT32 [batch, 2], B: BYTES [batch, ?] (optional)"),
         (["C=1", "A=[1,2]"], "the model has no input 'C'; model 'm' takes A: INT32"),
-        (["A=[1,2]", "A=[1,2]"], "input 'A' is given twice"),
+        (["A=[1,2]", "A=[1,2]"], "input 'A' is given twice; --sequence makes a request of each"),
         (["A=[1,x]"], "input 'A': '[1,x]' is not INT32; write A=[1,2,3] or A=@FILE.npy"),
         (["A=[1.5,2]"], "input 'A' takes INT32: "),
         (["A=[[1,2],[3]]"], "input 'A': its rows differ in length"),
@@ -168,3 +177,99 @@ def test_file_with_a_whole_request_is_read(tmp_path: Path) -> None:
     (tmp_path / "q.json").write_text("{")
     with pytest.raises(Invalid, match=r"q\.json' is not an inference request"):
         request_of([str(tmp_path / "q.json")], config(one(INT32, 2), batch=4), 7)
+
+
+# ---- several requests
+
+
+def facts(requests: Sequence[InferRequest]) -> list[tuple[Any, int | str, bool, bool]]:
+    return [
+        (array_of(each.inputs["A"]).tolist(), each.correlation_id, each.sequence_start, each.sequence_end)
+        for each in requests
+    ]
+
+
+def stateful(datatype: DataType | None = None, *, iterative: bool = False) -> ModelConfig:
+    controls = (Control(ControlKind.CORRID, "ID", datatype),) if datatype is not None else ()
+    batching = SequenceBatching(DirectStrategy(), controls=controls, iterative=iterative)
+    return replace(config(one(INT32, 1)), sequence_batching=batching)
+
+
+def test_repeated_input_makes_the_requests_of_a_sequence() -> None:
+    model = config(one(INT32, 1), TensorSpec("B", INT32, (1,)))
+    requests = requests_of(["A=1", "B=7", "A=2", "A=3"], model, -1, sequence=True)
+    assert facts(requests) == [([1], 1, True, False), ([2], 1, False, False), ([3], 1, False, True)]
+    assert [array_of(each.inputs["B"]).tolist() for each in requests] == [[7]] * 3
+
+
+def test_model_with_sequences_always_gets_one() -> None:
+    assert facts(requests_of(["A=1"], stateful(), -1)) == [([1], 1, True, True)]
+    assert facts(requests_of(["A=1", "A=2"], stateful(), -1)) == [([1], 1, True, False), ([2], 1, False, True)]
+
+
+def test_iterative_model_makes_its_sequences_by_itself() -> None:
+    assert facts(requests_of(["A=1"], stateful(iterative=True), -1)) == [([1], 0, False, False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "datatype", "expected"),
+    [("7", None, 7), ("7", UINT64, 7), ("7", BYTES, "7"), ("", BYTES, "1"), ("seven", None, "seven"), ("", UINT64, 1)],
+)
+def test_id_of_the_sequence_is_of_the_type_that_the_model_takes(
+    text: str, datatype: DataType | None, expected: int | str
+) -> None:
+    [request] = requests_of(["A=1"], stateful(datatype), -1, sequence_id=text)
+    assert request.correlation_id == expected
+    assert type(request.correlation_id) is type(expected)
+
+
+@pytest.mark.parametrize("text", ["0", str(2**64)])
+def test_number_that_is_no_sequence_id_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="is not a number from 1 to"):
+        requests_of(["A=1"], stateful(), -1, sequence_id=text)
+    with pytest.raises(Unsupported, match="longer than 128"):
+        requests_of(["A=1"], stateful(), -1, sequence_id="x" * 129)
+
+
+def test_inputs_for_different_numbers_of_requests_are_refused() -> None:
+    model = config(one(INT32, 1), TensorSpec("B", INT32, (1,)))
+    with pytest.raises(Invalid, match="'A' 2 times, 'B' 3 times; give each once, or equally often"):
+        requests_of(["A=1", "A=2", "B=1", "B=2", "B=3"], model, -1, sequence=True)
+
+
+def body(value: int, **parameters: object) -> dict[str, object]:
+    tensor = {"name": "A", "shape": [1], "datatype": "INT32", "data": [value]}
+    return {"inputs": [tensor], "parameters": parameters}
+
+
+def test_files_hold_one_request_or_a_list(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text(json.dumps([body(1), body(2)]))
+    (tmp_path / "one.json").write_text(json.dumps(body(3)))
+    words = [str(tmp_path / "list.json"), str(tmp_path / "one.json")]
+    model = config(one(INT32, 1))
+    assert [first for first, *_ in facts(requests_of(words, model, -1))] == [[1], [2], [3]]
+    assert facts(requests_of(words, model, -1, sequence_id="9"))[1:] == [([2], 9, False, False), ([3], 9, False, True)]
+
+
+def test_sequences_of_a_file_stay_as_they_are(tmp_path: Path) -> None:
+    requests = [body(1, sequence_id=5, sequence_start=True), body(2, sequence_id=6, sequence_start=True)]
+    (tmp_path / "list.json").write_text(json.dumps(requests))
+    assert facts(requests_of([str(tmp_path / "list.json")], stateful(), -1)) == [
+        ([1], 5, True, False),
+        ([2], 6, True, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[]", "is an empty list"),
+        ("[{", "is not JSON: "),
+        ("[1]", "request 1 of '.*' is not an inference request"),
+        ('[{"inputs": []}]', "input 'A' is missing"),
+    ],
+)
+def test_wrong_list_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "list.json").write_text(text)
+    with pytest.raises(Invalid, match=told):
+        requests_of([str(tmp_path / "list.json")], config(one(INT32, 1)), -1)

@@ -92,7 +92,7 @@ def test_region_stays_until_the_inference_in_it_is_over(tmp_path: Path) -> None:
                 await ask(engine, RegisterSystemMemory("r", key, 0, PAGE))
                 reply = Awaited()
                 engine.infer(request_in("r", 1, RegionReference("r", 64, 4)), reply)
-                memory.buf[:4] = b"abcd"  # it waits for company, and its input is a view
+                memory.buf[:4] = b"abcd"  # it waits for company, and its input is not read yet
                 await ask(engine, UnregisterMemory(RegionKind.SYSTEM, "r"))
                 status = await ask(engine, SystemMemoryStatus("r"))
                 assert isinstance(status, list)

@@ -22,7 +22,7 @@ from halimede.engine_port import (
     SystemRegion,
     UnregisterMemory,
 )
-from halimede.errors import AlreadyExists, Error, Internal, Invalid, NotFound, Unsupported
+from halimede.errors import AlreadyExists, Error, Internal, Invalid, NotFound, Unavailable, Unsupported
 from halimede.platform.cuda import CudaError, IpcMemory
 from halimede.platform.segments import Segment
 from halimede.requests import InferRequest
@@ -79,12 +79,12 @@ class FakeDriver:
 class Rig:
     """Regions over a folder with the segment `s` of two pages."""
 
-    def __init__(self, folder: Path, allowed: bool = True, gpus: bool = True) -> None:
+    def __init__(self, folder: Path, allowed: bool = True, gpus: bool = True, files: int = 1024) -> None:
         self.file = folder / "s"
         self.file.write_bytes(bytes(range(256)) * 32)
         self.driver = FakeDriver()
         load: Callable[[], FakeDriver] | None = (lambda: self.driver) if gpus else None
-        self.regions = SharedMemory(allowed, load, lambda key: Segment(key, folder))
+        self.regions = SharedMemory(allowed, load, lambda key: Segment(key, folder), files)
 
     def ask(self, query: Query[Any]) -> Any:
         return self.regions.answers[type(query)](query)
@@ -124,6 +124,22 @@ def test_region_is_registered_and_shown(rig: Rig) -> None:
     assert rig.ask(SystemMemoryStatus()) == [SystemRegion("a", "/s", 0, 2 * PAGE), SystemRegion("b", "//s", PAGE, PAGE)]
     assert rig.ask(SystemMemoryStatus("b")) == [SystemRegion("b", "//s", PAGE, PAGE)]
     assert rig.ask(CudaMemoryStatus()) == []
+
+
+def test_number_of_regions_is_limited(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, files=24)
+    for name in ("a", "b"):
+        rig.register(name)
+    rig.ask(RegisterCudaMemory("c", b"h", 0, 8))
+    error = rig.refused(RegisterSystemMemory("d", "/s", 0, 8))
+    assert isinstance(error, Unavailable)
+    assert str(error) == (
+        "cannot register shared memory region 'd': 3 regions are registered, which is the limit; unregister those that "
+        "are not in use"
+    )
+    rig.ask(ALL_CUDA)
+    rig.register("d")
+    assert rig.names() == ["a", "b", "d"]
 
 
 def test_one_segment_under_two_names(rig: Rig) -> None:
@@ -299,17 +315,19 @@ def test_all_regions_go_with_the_server(rig: Rig) -> None:
 # Requests.
 
 
-def test_inputs_are_views_of_the_segment(rig: Rig) -> None:
+def test_input_is_copied_once_and_when_it_is_read(rig: Rig) -> None:
     rig.register("a", offset=PAGE, byte_size=PAGE)
     request = request_with(RegionReference("a", 4, 3), RegionReference("a", 0, PAGE))
     request.inputs["HOST"] = Tensor("HOST", UINT8, (1,), HostMemory(b"x"))
     rig.regions.resolve(request)
     memory = request.inputs["IN0"].memory
-    assert (memory.kind, memory.byte_size, bytes(memory.host())) == (MemoryKind.SHARED, 3, b"\4\5\6")
+    assert (memory.kind, memory.byte_size) == (MemoryKind.SHARED, 3)
     assert list(request.inputs) == ["IN0", "IN1", "HOST"]
     with rig.file.open("r+b") as file:
         file.seek(PAGE + 5)
         file.write(b"!")
+    assert bytes(memory.host()) == b"\4!\6"
+    os.truncate(rig.file, 0)
     assert bytes(memory.host()) == b"\4!\6"
     crossed = pickle.loads(pickle.dumps(memory))
     assert (type(crossed), bytes(crossed.host())) == (HostMemory, b"\4!\6")
@@ -322,6 +340,14 @@ def test_output_is_written_to_the_segment(rig: Rig) -> None:
     assert destination.byte_size == 3
     destination.write(HostMemory(b"ab"))
     assert rig.file.read_bytes()[PAGE + 3 : PAGE + 8] == b"\3ab\6\7"
+
+
+def test_output_that_is_an_input_is_copied_between_the_segments(rig: Rig) -> None:
+    rig.register("a", byte_size=PAGE)
+    request = request_with(RegionReference("a", 4, 3), outputs={"OUT": RegionReference("a", 64, 3)})
+    lease = rig.regions.resolve(request)
+    lease.destinations["OUT"].write(request.inputs["IN0"].memory)
+    assert rig.file.read_bytes()[63:68] == b"\x3f\4\5\6\x43"
 
 
 @pytest.mark.parametrize(
@@ -380,6 +406,21 @@ def test_segment_that_its_client_made_shorter(rig: Rig) -> None:
     lease = rig.regions.resolve(request_with(outputs={"OUT": RegionReference("a", PAGE, 8)}))
     with pytest.raises(Internal, match="failed to write to shared memory region 'a': the segment has become shorter"):
         lease.destinations["OUT"].write(HostMemory(b"ab"))
+
+
+def test_segment_that_its_client_made_shorter_meanwhile(rig: Rig) -> None:
+    rig.register("a")
+    request = request_with(RegionReference("a", PAGE, 8), outputs={"OUT": RegionReference("a", 0, 8)})
+    lease = rig.regions.resolve(request)
+    memory, destination = request.inputs["IN0"].memory, lease.destinations["OUT"]
+    os.truncate(rig.file, PAGE)
+    with pytest.raises(Invalid, match=r"Invalid offset \+ byte size for shared memory region: 'a'"):
+        memory.host()
+    with pytest.raises(Internal, match="failed to write to shared memory region 'a': the segment has become shorter"):
+        destination.write(memory)
+    os.truncate(rig.file, 0)
+    with pytest.raises(Internal, match="failed to write to shared memory region 'a': the segment has become shorter"):
+        destination.write(HostMemory(b"ab"))
 
 
 def test_device_memory_is_copied_once_and_by_request(rig: Rig) -> None:

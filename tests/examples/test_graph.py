@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import shapes
 import tritonclient.http as triton
+from clients import Server
 
 from halimede.cli.main import main
 from tests.compat.serving import Serving
@@ -17,7 +18,7 @@ def test_demo_is_drawn_with_the_time_in_each_step(demo_server: Serving, capsys: 
     tensor.set_data_from_numpy(np.array([[b"The cat sleeps."]], dtype=object))
     client.infer("text_embedding", [tensor])
     client.close()
-    shapes.ask(demo_server.http_url, shapes.drawn(seed=2))
+    shapes.ask(Server("http", demo_server.http_url), shapes.drawn(seed=2))
     for model, steps in (
         ("text_embedding", ("tokenizer", "minilm", "pooling")),
         ("shapes", ("image_decoder", "shape_classifier", "shape_segmenter")),

@@ -196,8 +196,10 @@ def test_refused_piece_changes_nothing(demo_server: Serving) -> None:
     asking.client.close()
 
 
-def test_fifty_telephones_at_once(demo_server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--url", demo_server.grpc_url, "--streams", "50", "--seconds", "4", "--hurry"]
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_fifty_telephones_at_once(demo_server: Serving, capsys: pytest.CaptureFixture[str], protocol: str) -> None:
+    url = getattr(demo_server, f"{protocol}_url")
+    arguments = ["--protocol", protocol, "--url", url, "--streams", "50", "--seconds", "4", "--hurry"]
     assert keypad.main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 53
@@ -208,4 +210,4 @@ def test_fifty_telephones_at_once(demo_server: Serving, capsys: pytest.CaptureFi
 
 def test_keypad_client_reports_errors(demo_server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
     assert keypad.main(["--url", demo_server.http_url, "--streams", "1", "--seconds", "1", "--hurry"]) == 1
-    assert capsys.readouterr().err.startswith(f"keypad: {demo_server.http_url}: ")
+    assert capsys.readouterr().err.startswith(f"keypad: no server answers at {demo_server.http_url} over grpc; ")

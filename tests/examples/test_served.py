@@ -49,9 +49,8 @@ def server(request: pytest.FixtureRequest, demo_server: DemoServer) -> Iterator[
 
 
 @pytest.fixture
-def embedder(server: Server) -> Iterator[embed.Embedder]:
-    with closing(embed.Embedder(server.protocol, server.url)) as embedder:
-        yield embedder
+def embedder(server: Server) -> embed.Embedder:
+    return embed.Embedder(server.triton, server.client)
 
 
 def text(*sentences: bytes) -> NDArray[np.object_]:

@@ -13,11 +13,11 @@ import pytest
 import shapes
 import shapes_onnx
 import tritonclient.http as triton
+from clients import ClientError, Server
 from numpy.typing import NDArray
 from PIL import Image
 from shapes_images import LABELS, SIZE, as_tensor, draw
 from shapes_onnx import Pictures, TrainingError, Weights, build_classifier, build_segmenter, contrast, make_pictures
-from tritonclient.utils import InferenceServerException
 
 from tests.compat.serving import Serving
 
@@ -158,7 +158,7 @@ def test_held_out_files_are_recognised_and_found(demo_server: Serving, form: str
         file = io.BytesIO()
         scene.picture.save(file, form, quality=85)
         files.append(file.getvalue())
-    seen = shapes.ask(demo_server.http_url, files)
+    seen = shapes.ask(Server("http", demo_server.http_url), files)
     right = [each.label == LABELS[scene.label] for each, scene in zip(seen, scenes, strict=True)]
     assert sum(right) >= 38
     found = np.stack([np.asarray(each.mask) > 127 for each in seen])
@@ -219,20 +219,23 @@ def png(width: int, height: int) -> bytes:
     ids=["empty", "gif", "cut", "large", "bomb"],
 )
 def test_bad_picture_is_refused(demo_server: Serving, file: bytes, reason: str) -> None:
-    with pytest.raises(InferenceServerException, match=f"FILE {reason}"):
-        shapes.ask(demo_server.http_url, [file])
-    assert len(shapes.ask(demo_server.http_url, shapes.drawn(seed=1))) == 4
+    server = Server("http", demo_server.http_url)
+    with pytest.raises(ClientError, match=f"FILE {reason}"):
+        shapes.ask(server, [file])
+    assert len(shapes.ask(server, shapes.drawn(seed=1))) == 4
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_script_prints_a_row_per_picture_and_writes_them(
-    demo_server: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    demo_server: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str], protocol: str
 ) -> None:
     files = []
     for number, content in enumerate(shapes.drawn(seed=1) * 5):
         files.append(tmp_path / f"{number}.picture")
         files[-1].write_bytes(content)
     output = tmp_path / "shapes.png"
-    words = ["--url", demo_server.http_url, "--output", str(output), *map(str, files)]
+    url = getattr(demo_server, f"{protocol}_url")
+    words = ["--protocol", protocol, "--url", url, "--output", str(output), *map(str, files)]
     assert shapes.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines[:20]] == list(LABELS) * 5

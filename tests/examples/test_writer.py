@@ -14,6 +14,7 @@ from typing import Any
 import build_repository
 import pytest
 import write
+from clients import Server
 from write import tell
 
 from tests.compat.serving import Serving
@@ -31,23 +32,23 @@ def waits(holds: Any, what: str) -> None:
         time.sleep(0.01)
 
 
-@pytest.fixture
-def url(demo_server: Serving) -> str:
-    return demo_server.grpc_url
+@pytest.fixture(params=["http", "grpc"])
+def server(demo_server: Serving, request: pytest.FixtureRequest) -> Server:
+    return Server(request.param, getattr(demo_server, f"{request.param}_url"))
 
 
-def test_a_story_is_made_of_the_words_of_its_text(url: str) -> None:
-    told = tell(url, "The keeper ", LETTERS, 4)
+def test_a_story_is_made_of_the_words_of_its_text(server: Server) -> None:
+    told = tell(server, "The keeper ", LETTERS, 4)
     assert len(told.text) == LETTERS
     known = (build_repository.HERE / "models" / "writer" / "1" / "text.txt").read_text()
     words = ("The keeper " + told.text).split()[1:-1]
     assert sum(word in known for word in words) / len(words) > 0.9
 
 
-def test_a_seed_tells_the_same_story_alone_and_among_others(url: str) -> None:
-    alone = tell(url, "Once ", LETTERS, 11)
+def test_a_seed_tells_the_same_story_alone_and_among_others(server: Server) -> None:
+    alone = tell(server, "Once ", LETTERS, 11)
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(lambda seed: tell(url, "Once ", LETTERS, seed), range(11, 19)))
+        told = list(pool.map(lambda seed: tell(server, "Once ", LETTERS, seed), range(11, 19)))
     assert told[0].text == alone.text
     assert len({one.text for one in told}) == len(told)
 
@@ -59,7 +60,10 @@ def endless(server: Serving) -> Iterator[Iterator[int]]:
     request = urllib.request.Request(f"http://{server.http_url}/v2/models/writer/generate_stream", body)
     with urllib.request.urlopen(request, timeout=PATIENCE) as stream:
         yield (int(json.loads(line.removeprefix(b"data: "))["BATCH"]) for line in stream if line.strip())
-    waits(lambda: max(tell(server.grpc_url, "In ", 20, 2).batches) == 1, "the story without a reader goes on")
+    waits(
+        lambda: max(tell(Server("grpc", server.grpc_url), "In ", 20, 2).batches) == 1,
+        "the story without a reader goes on",
+    )
 
 
 @pytest.mark.rows("S72")
@@ -67,7 +71,7 @@ def test_a_second_story_joins_the_batch_of_the_first_and_leaves_it_again(demo_se
     """The first story is long, and its own batch sizes show when the other one joined and left."""
     with endless(demo_server) as first:
         batches = [next(first)]
-        second = tell(demo_server.grpc_url, "In ", 40, 2)
+        second = tell(Server("grpc", demo_server.grpc_url), "In ", 40, 2)
         for size in islice(first, MOST):
             batches.append(size)
             if 2 in batches and batches[-20:] == [1] * 20:
@@ -83,11 +87,12 @@ def test_a_reader_that_leaves_lets_the_others_go_on(demo_server: Serving) -> Non
     """Its story ends, and its place in the batch is free."""
     with endless(demo_server) as batches:
         assert next(batches) == 1
-        assert max(tell(demo_server.grpc_url, "In ", 20, 2).batches) == 2
+        assert max(tell(Server("grpc", demo_server.grpc_url), "In ", 20, 2).batches) == 2
 
 
-def test_script_shows_all_stories(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert write.main(["--url", url, "--letters", "30", "--apart", "0", "A ", "B ", "C "]) == 0
+def test_script_shows_all_stories(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--protocol", server.protocol, "--url", server.url]
+    assert write.main([*flags, "--letters", "30", "--apart", "0", "A ", "B ", "C "]) == 0
     out = capsys.readouterr().out
     assert out.startswith("A ")
     assert "\n\nB " in out
@@ -96,7 +101,9 @@ def test_script_shows_all_stories(url: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_script_says_what_is_wrong(demo_server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
     assert write.main(["--url", demo_server.http_url, "A "]) == 1
-    assert f"\nwrite: {demo_server.http_url}: " in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert told.out == "A \n"
+    assert told.err.startswith(f"write: no server answers at {demo_server.http_url} over grpc; ")
 
 
 # ---- the model by itself

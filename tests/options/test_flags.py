@@ -1,5 +1,7 @@
 """The table of flags as a whole: what holds for every row, and the usage text that is made from it."""
 
+import re
+
 import pytest
 
 from halimede.errors import Unsupported
@@ -69,17 +71,31 @@ def test_inert_flag_says_why_it_has_no_effect(name: str) -> None:
     assert flag.note
 
 
-def test_usage_lists_every_flag_with_its_value() -> None:
-    lines = usage().splitlines()
+def test_usage_lists_every_flag_once_with_its_value() -> None:
+    text = usage(width=1000)
     for flag in FLAGS.values():
         label = "" if flag.kind is SWITCH else f" <{flag.kind.label}>"
-        assert f"  --{flag.name}{label}" in lines
+        assert len(re.findall(rf"^  --{flag.name}{re.escape(label)}(?: {{2,}}\S|$)", text, re.MULTILINE)) == 1
 
 
-def test_usage_shows_groups_defaults_and_missing_features() -> None:
+def test_usage_begins_with_what_is_used_most() -> None:
     text = usage()
-    assert text.startswith("Usage: halimede serve [options]\n  --help\n")
-    assert "\nModel Repository:\n  --model-store <string>\n" in text
-    assert "\tPort to listen on for HTTP. (default 8000)\n" in text
-    assert "\tServe SageMaker's protocol. (default false; not supported yet)\n" in text
-    assert max(len(line) for line in text.splitlines()) <= 81
+    titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert titles == [
+        *("Used most", *[title for title, flags in GROUPS.items() if title and title in titles]),
+        *("Not supported yet", "Accepted without effect"),
+    ]
+    assert text.startswith("Usage: halimede serve --model-repository=DIRECTORY [options]\n")
+    assert text.partition("Used most:\n")[2].startswith("  --model-repository <string>     Directory of a model rep")
+    assert usage("tritonserver").startswith("Usage: tritonserver [options]\n")
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_usage_shows_defaults_and_what_has_no_effect(width: int) -> None:
+    text = usage(width=width)
+    plain = " ".join(text.split())
+    assert "--http-port <integer> Port to listen on for HTTP. (default 8000)" in plain
+    assert (
+        "Threads that handle HTTP requests. (default 8; no effect: connections are served by one event loop)" in plain
+    )
+    assert all(len(line) <= max(width, 70) or len(line.split()) <= 2 for line in text.splitlines())

@@ -314,7 +314,7 @@ def test_wrong_line_is_refused_with_tritons_text(line: Sequence[str], text: str)
     ],
 )
 def test_unknown_flag_suggests_the_nearest(word: str, near: str) -> None:
-    assert refusal(word).endswith(f"\nDid you mean '{near}'?")
+    assert refusal(word).endswith(f". Did you mean '{near}'?")
 
 
 def test_first_mistake_or_request_for_help_wins() -> None:

@@ -1,5 +1,5 @@
-"""The contract suite: situations that a backend must handle, run against the server's own runner. A backend is done
-when its adapter passes.
+"""The contract suite: situations that a backend must handle, run against the server's own runner. It covers what the
+server relies on. What only one runtime has (its file format, its parameters, its texts) needs tests of its own.
 
 A test module of the backend gives an `Adapter` and runs each of `SITUATIONS` with it:
 
@@ -28,9 +28,11 @@ from halimede.backends.testing.bench import (
     Array,
     Bench,
     NotApplicable,
+    SlowReader,
     bench_of,
     resources,
 )
+from halimede.backends.traits import Completes
 from halimede.devices import DeviceMemory
 from halimede.errors import Cancelled, Cause, Internal, Invalid
 from halimede.tensors import BYTES, FP32, Tensor, tensor_of
@@ -192,6 +194,27 @@ def _cancelled_during(bench: Bench) -> None:
     serving.echoes([3, 4])
 
 
+def _noticed_cancellation(bench: Bench) -> None:
+    """A long answer ends early if its client goes."""
+    serving = bench.load("watching")
+    reply, inference = serving.ask(serving.input([[1, 2]]))
+    serving.cancel(inference)
+    assert len(reply.wait(bench.adapter.patience)) == 1
+    bench.adapter.release()
+    serving.echoes([3, 4])
+
+
+def _completion(bench: Bench) -> None:
+    """`describe` gives a configuration without inputs and outputs those of the file."""
+    if bench.backend.traits.completes is Completes.NEVER:
+        raise NotApplicable("its configurations must be complete")
+    serving = bench.load("complete", input=[], output=[])
+    adapter, config = bench.adapter, serving.loaded.config
+    assert [(spec.name, spec.datatype) for spec in config.inputs] == [(adapter.input, adapter.input_type)]
+    assert [(spec.name, spec.datatype) for spec in config.outputs] == [(adapter.output, adapter.output_type)]
+    serving.echoes([1, 2])
+
+
 def _exception(bench: Bench) -> None:
     serving = bench.load("failing")
     error = serving.send([-1, 0]).error
@@ -238,6 +261,25 @@ def _decoupled(bench: Bench) -> None:
     for number in (0, 1, 5):
         expected = bench.adapter.expected(np.array([[number, 7]], np.float32)).tolist()
         assert [each.tolist() for each in serving.send([number, 7]).outputs] == [expected] * number
+
+
+_MANY = 3000
+_AHEAD = 1024
+"""Small responses that a producer may be ahead of a reader that takes nothing. A window holds 256 of them; a model in a
+child process has a second window on its way."""
+
+
+def _slow_reader(bench: Bench) -> None:
+    """A client that does not read stops its model. It gets everything when it reads again."""
+    serving = bench.load("decoupled", model_transaction_policy={"decoupled": True})
+    reader = SlowReader(bench.adapter.output)
+    serving.ask(serving.input([[_MANY, 7]]), reply=reader)
+    reader.wait_until_still(_AHEAD)
+    serving.read(reader)
+    expected = bench.adapter.expected(np.array([[_MANY, 7]], np.float32)).tolist()
+    outputs = reader.outputs
+    assert len(outputs) == _MANY
+    assert all(each.tolist() == expected for each in outputs)
 
 
 def _close_while_running(bench: Bench) -> None:
@@ -368,6 +410,8 @@ SITUATIONS = (
     Situation("null rows", _null_rows, "sequence"),
     Situation("cancelled before", _cancelled_before),
     Situation("cancelled during", _cancelled_during, "slow"),
+    Situation("noticed cancellation", _noticed_cancellation, "watching"),
+    Situation("completion", _completion, "complete"),
     Situation("exception", _exception, "failing"),
     Situation("broken file", _broken_file, "broken"),
     Situation("wrong output shape", partial(_wrong_output, "wrong shape"), "wrong shape"),
@@ -376,6 +420,7 @@ SITUATIONS = (
     Situation("rescheduled", _rescheduled, "again"),
     Situation("rescheduled outside of an iterative sequence", _rescheduled_outside_of_an_iterative_sequence, "again"),
     Situation("decoupled", _decoupled, "decoupled"),
+    Situation("slow reader", _slow_reader, "decoupled"),
     Situation("close while running", _close_while_running, "slow"),
     Situation("close after the last answer", _close_after_the_last_answer, "lingering"),
     Situation("reload", _reload),

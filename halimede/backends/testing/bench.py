@@ -39,6 +39,9 @@ Rows = Sequence[Sequence[float]]
 
 PATIENCE = 60.0
 """Seconds after which an answer is missing."""
+STILL = 0.3
+"""Seconds without an answer after which a model is said to wait for its reader. A model that ignores its reader answers
+sooner; a machine that is too slow for this hides the mistake, but reports none."""
 RELOADS = 50
 """How often a model is loaded and closed again."""
 
@@ -91,6 +94,8 @@ class Adapter:
         | wrong datatype | answers with an array of a wrong dtype |
         | unknown output | answers with an output that its configuration does not have |
         | slow | "echo" that answers after `release` |
+        | watching | "slow" that also answers when the client has gone |
+        | complete | "echo" whose file declares its input and output |
         | again | "echo" that calls `responses.again` in the first of two runs of a request |
         | decoupled | answers as many times as the first number says |
         | lingering | decoupled; answers once, and ends its batch after `release` |
@@ -100,8 +105,8 @@ class Adapter:
         raise NotImplementedError
 
     def release(self) -> None:
-        """Lets "slow" and "lingering" models continue, those of later batches too. In a child process they share no
-        memory with the adapter, so they can wait for a file that this method creates."""
+        """Lets "slow", "watching" and "lingering" models continue, those of later batches too. In a child process they
+        share no memory with the adapter, so they can wait for a file that this method creates."""
 
     def kill(self, instance: Any) -> None:
         """Kills the process of an instance. Raises NotApplicable if it has no process."""
@@ -144,10 +149,10 @@ class Reply:
     def on_writable(self, resume: Resume) -> None:
         resume()
 
-    def wait(self) -> list[Answer]:
+    def wait(self, seconds: float = PATIENCE) -> list[Answer]:
         """All answers, once the final one is there."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self.finals > 0, PATIENCE), "no final answer came"
+            assert self._changed.wait_for(lambda: self.finals > 0, seconds), "no final answer came"
             assert self.finals == 1, f"{self.finals} final answers"
             return list(self.answers)
 
@@ -172,6 +177,42 @@ class Reply:
         assert len(answers) == 1, answers
         assert isinstance(answers[0], Error), answers
         return answers[0]
+
+
+class SlowReader(Reply):
+    """Takes nothing until `read`, then everything."""
+
+    def __init__(self, output: str) -> None:
+        super().__init__(output)
+        self._reads = False
+        self._waiting: list[Resume] = []
+
+    def send(self, answer: Answer, final: bool) -> bool:
+        super().send(answer, final)
+        with self._changed:
+            return self._reads
+
+    def on_writable(self, resume: Resume) -> None:
+        with self._changed:
+            if not self._reads:
+                self._waiting.append(resume)
+                return
+        resume()
+
+    def wait_until_still(self, most: int) -> None:
+        """Until no answer comes any more. Fails if there are more than `most`."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: bool(self.answers), PATIENCE), "no answer came"
+            while self._changed.wait(STILL):
+                assert len(self.answers) <= most, f"the model goes on after {most} answers that nobody reads"
+
+    def read(self) -> None:
+        """On the event loop."""
+        with self._changed:
+            self._reads = True
+            waiting, self._waiting = self._waiting, []
+        for resume in waiting:
+            resume()
 
 
 class Observer:
@@ -273,21 +314,25 @@ class Serving:
         model = self.loaded.model
         return model.copies.value if is_on_device(model) else None
 
-    def ask(self, *tensors: Tensor, **fields: Any) -> tuple[Reply, Inference]:
-        """Begins an inference with these inputs."""
+    def ask(self, *tensors: Tensor, reply: Reply | None = None, **fields: Any) -> tuple[Reply, Inference]:
+        """Begins an inference with these inputs, whose answers `reply` takes."""
         request = InferRequest("m")
         request.inputs = {tensor.name: tensor for tensor in tensors}
         request.decoupled_ok = self._decoupled
         for field, value in fields.items():
             setattr(request, field, value)
-        reply = Reply(self._adapter.output)
+        slot = reply or Reply(self._adapter.output)
 
         def begin() -> Inference:
-            inference = self.version.infer(next(self._keys), request, reply, monotonic_ns())
+            inference = self.version.infer(next(self._keys), request, slot, monotonic_ns())
             self.version.submit(inference)
             return inference
 
-        return reply, self._loop.do(begin)
+        return slot, self._loop.do(begin)
+
+    def read(self, reader: SlowReader) -> None:
+        """Lets a slow reader take everything."""
+        self._loop.do(reader.read)
 
     def input(self, rows: Rows | Array) -> Tensor:
         """The input tensor for these rows."""

@@ -18,7 +18,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from halimede.engine_port import EnginePort, Query
 from halimede.errors import (
@@ -256,16 +256,23 @@ class RestrictedHandler:
 
     def __call__(self, exchange: HttpExchange, first: str, second: str) -> None:
         # Before the method, so that a client without the key learns nothing about the row.
-        if self._given(exchange.headers) != self._value:
+        if _given(exchange.headers, self._name) != self._value:
             exchange.respond(403, PLAIN, (self._refusal,))
         elif exchange.method not in self._route.methods:
             refuse_method(exchange, self._route.fields)
         else:
             self._route.handle(exchange, first, second)
 
-    def _given(self, headers: Headers) -> bytes | None:
-        """Returns the value of the key header. Of equal headers the first counts, as in Triton."""
-        return next((value for name, value in headers.sent if name.lower() == self._name), None)
+
+def _given(headers: Headers, wanted: bytes) -> bytes | None:
+    """Returns the value of the key header. Of equal headers the first counts, as in Triton."""
+    return next((value for name, value in headers.sent if name.lower() == wanted), None)
+
+
+def permits(keys: Mapping[str, tuple[str, str]], category: Category, headers: Headers) -> bool:
+    """Returns whether a request with these headers may use a category."""
+    key = keys.get(category.value)
+    return key is None or _given(headers, key[0].lower().encode()) == key[1].encode()
 
 
 class _AllMethods(frozenset[bytes]):
@@ -275,10 +282,18 @@ class _AllMethods(frozenset[bytes]):
         return True
 
 
+ANY_METHOD: Final = _AllMethods()
+
+
 def with_key_check(route: Route, keys: Mapping[str, tuple[str, str]]) -> Route:
     """Returns the row, with a check of its key if its category is restricted. Such a row takes every method."""
     key = keys.get(route.category.value)
-    return route if key is None else replace(route, methods=_AllMethods(), handle=RestrictedHandler(route, key))
+    return route if key is None else replace(route, methods=ANY_METHOD, handle=RestrictedHandler(route, key))
+
+
+def not_found(exchange: Answerable) -> None:
+    """Answers as for every path that no row matches (H3)."""
+    exchange.respond(404, PLAIN, (b'{"error":"Not Found"}',))
 
 
 def refuse_method(exchange: HttpExchange, fields: bytes) -> None:

@@ -6,7 +6,7 @@ parsed and written on another thread (see `Offload`).
 
 import logging
 import re
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +20,6 @@ from halimede.front.http.generate import HttpGenerate
 from halimede.front.http.handling import (
     JSON,
     OFFLOAD_BYTES,
-    PLAIN,
     POST,
     Answerable,
     HttpExchange,
@@ -29,6 +28,7 @@ from halimede.front.http.handling import (
     RouteHandler,
     ask,
     log_fields,
+    not_found,
     refuse,
     refuse_method,
     run_offloaded,
@@ -36,6 +36,7 @@ from halimede.front.http.handling import (
     with_key_check,
 )
 from halimede.front.http.load_report import LOAD_FORMAT, LoadReportingExchange
+from halimede.front.http.pages import HttpPages
 from halimede.front.http.shared_memory import HttpSharedMemory
 from halimede.front.metrics import MetricsScrapes
 from halimede.front.tracing import traced, undecoded
@@ -71,7 +72,8 @@ class HttpService:
     """The handlers of one server over one engine port. `handle` is the handler of the transport's listener.
 
     `max_input_size` is the limit of JSON and of raw input (H17). `access` says what is restricted and what is
-    forwarded. `client_memory`: clients may register shared memory (H90).
+    forwarded. `client_memory`: clients may register shared memory (H90). `metrics_at` returns the address of the port
+    for metrics, empty if there is none; `scrapes` answers them here as well.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class HttpService:
         traces: Sampler = UNTRACED,
         tells_load: bool = True,
         scrapes: MetricsScrapes | None = None,
+        metrics_at: Callable[[], str] = str,
     ) -> None:
         self._port = port
         self._offload = offload
@@ -103,12 +106,15 @@ class HttpService:
         if scrapes is not None:
             routes = (*routes, scrapes.route())
         self.routes = routes
-        self._routes = [(route.pattern.encode(), with_key_check(route, access.keys)) for route in routes]
+        pages = HttpPages(port, access.keys, metrics_at if scrapes is None else lambda: "/metrics").routes()
+        # The pages come last, so that they cost no other path anything.
+        guarded = (*(with_key_check(route, access.keys) for route in routes), *pages)
+        self._routes = [(route.pattern.encode(), route) for route in guarded]
 
     def handle(self, exchange: HttpExchange) -> None:
         target = self._targets.get(exchange.target) or self._resolve(exchange.target)
         if target is None:
-            exchange.respond(404, PLAIN, (b'{"error":"Not Found"}',))
+            not_found(exchange)
         elif exchange.method not in target.methods:
             refuse_method(exchange, target.fields)
         else:

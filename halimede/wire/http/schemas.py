@@ -29,6 +29,11 @@ def _map(values: Schema) -> Schema:
     return {"type": "object", "additionalProperties": values}
 
 
+def _shown(schema: Schema, example: Any) -> Schema:
+    """Returns the schema with an example, which `/docs` shows. Names in capital letters stand for the reader's own."""
+    return {**schema, "examples": [example]}
+
+
 def _durations(*names: str) -> Schema:
     return _object(" ".join(names), **{name: ref("Duration") for name in names})
 
@@ -50,12 +55,15 @@ _SETTING: Final[Schema] = {"type": ["string", "null"]}
 
 SCHEMAS: Final[dict[str, Schema]] = {
     "Error": _object("error", error=_TEXT),
-    "InferenceRequest": _object(
-        "inputs",
-        id=_TEXT,
-        parameters=_PARAMETERS,
-        inputs=_list(ref("InputTensor")),
-        outputs=_list(_object("name", name=_TEXT, parameters=_PARAMETERS)),
+    "InferenceRequest": _shown(
+        _object(
+            "inputs",
+            id=_TEXT,
+            parameters=_PARAMETERS,
+            inputs=_list(ref("InputTensor")),
+            outputs=_list(_object("name", name=_TEXT, parameters=_PARAMETERS)),
+        ),
+        {"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1.5]}]},
     ),
     "InputTensor": _object(
         "name shape datatype",
@@ -87,6 +95,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "parameters. What stands in `parameters` counts as standing beside it.",
         "properties": {"id": _TEXT, "parameters": _map(_VALUES)},
         "additionalProperties": _VALUES,
+        "examples": [{"INPUT0": 1.5}],
     },
     "GenerateResponse": {
         "type": "object",
@@ -135,7 +144,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         ),
         memory_usage=_list(_object("type id byte_size", type=_TEXT, id=_WHOLE, byte_size=_WHOLE)),
     ),
-    "RepositoryIndexRequest": _object(ready=_FLAG),
+    "RepositoryIndexRequest": _shown(_object(ready=_FLAG), {"ready": True}),
     "RepositoryIndex": _list(
         _object(
             "name",
@@ -154,7 +163,9 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "additionalProperties": False,
         }
     ),
-    "UnloadRequest": _object(parameters=_object(unload_dependents=_FLAG)),
+    "UnloadRequest": _shown(
+        _object(parameters=_object(unload_dependents=_FLAG)), {"parameters": {"unload_dependents": False}}
+    ),
     "TraceSettings": _object(
         "trace_level trace_rate trace_count trace_mode",
         trace_level=_list(_enum("OFF", "TIMESTAMPS", "TENSORS")),
@@ -164,11 +175,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         trace_file=_TEXT,
         trace_mode=_TEXT,
     ),
-    "TraceSettingsChange": _object(
-        trace_level={"type": ["array", "null"], "items": _TEXT},
-        trace_rate=_SETTING,
-        trace_count=_SETTING,
-        log_frequency=_SETTING,
+    "TraceSettingsChange": _shown(
+        _object(
+            trace_level={"type": ["array", "null"], "items": _TEXT},
+            trace_rate=_SETTING,
+            trace_count=_SETTING,
+            log_frequency=_SETTING,
+        ),
+        {"trace_rate": "100"},
     ),
     "LogSettings": _object(
         "log_file log_info log_warning log_error log_verbose_level log_format",
@@ -179,22 +193,30 @@ SCHEMAS: Final[dict[str, Schema]] = {
         log_verbose_level=_WHOLE,
         log_format=_enum("default", "ISO8601", "json"),
     ),
-    "LogSettingsChange": _object(
-        log_info=_FLAG,
-        log_warning=_FLAG,
-        log_error=_FLAG,
-        log_verbose_level=_WHOLE,
-        log_format=_enum("default", "ISO8601", "json"),
+    "LogSettingsChange": _shown(
+        _object(
+            log_info=_FLAG,
+            log_warning=_FLAG,
+            log_error=_FLAG,
+            log_verbose_level=_WHOLE,
+            log_format=_enum("default", "ISO8601", "json"),
+        ),
+        {"log_verbose_level": 1},
     ),
-    "SystemRegistration": _object("key byte_size", key=_TEXT, offset=_WHOLE, byte_size=_WHOLE),
+    "SystemRegistration": _shown(
+        _object("key byte_size", key=_TEXT, offset=_WHOLE, byte_size=_WHOLE), {"key": "/KEY", "byte_size": 64}
+    ),
     "SystemRegions": _list(
         _object("name key offset byte_size", name=_TEXT, key=_TEXT, offset=_WHOLE, byte_size=_WHOLE)
     ),
-    "CudaRegistration": _object(
-        "raw_handle device_id byte_size",
-        raw_handle=_object("b64", b64={"type": "string", "contentEncoding": "base64"}),
-        device_id=_WHOLE,
-        byte_size=_WHOLE,
+    "CudaRegistration": _shown(
+        _object(
+            "raw_handle device_id byte_size",
+            raw_handle=_object("b64", b64={"type": "string", "contentEncoding": "base64"}),
+            device_id=_WHOLE,
+            byte_size=_WHOLE,
+        ),
+        {"raw_handle": {"b64": "HANDLE"}, "device_id": 0, "byte_size": 64},
     ),
     "CudaRegions": _list(_object("name device_id byte_size", name=_TEXT, device_id=_NUMBER, byte_size=_WHOLE)),
 }

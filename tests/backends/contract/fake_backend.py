@@ -1,6 +1,7 @@
 """A backend with a device, a stream that works by itself, three batches in flight, and failures: as runtimes for GPUs
 have them, without a GPU."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from time import sleep
@@ -13,6 +14,7 @@ from halimede.backends.api import (
     BaseInstance,
     BaseModel,
     Batch,
+    BatchedRequest,
     InstancePlace,
     ModelFolder,
     Placement,
@@ -35,10 +37,10 @@ TRAITS = Traits(
 )
 
 
-def wait_for(file: Path) -> None:
-    """Blocks until a file exists, a minute at most."""
+def wait_for(file: Path, requests: Sequence[BatchedRequest] = ()) -> None:
+    """Blocks until a file exists or the client of one of the requests has gone, a minute at most."""
     for _ in range(30_000):
-        if file.exists():
+        if file.exists() or any(request.cancelled for request in requests):
             return
         sleep(0.002)
 
@@ -62,6 +64,8 @@ class FakeInstance(BaseInstance):
         given = device.empty(batch.shape("INPUT0"), FP32)
         batch.gather("INPUT0", given, device)
         result = device.empty(tuple(given.shape), FP32)
+        if self._role == "watching":
+            device.do(partial(wait_for, self._gate, batch.requests))
         device.do(partial(self._compute, given, result))
         if self._role == "again" and not self._seen:
             self._seen.add(batch.requests[0])

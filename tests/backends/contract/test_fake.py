@@ -20,6 +20,7 @@ class FakeAdapter(Declared):
     name = "fake"
     cannot: Mapping[str, str] = {
         **dict.fromkeys(["ragged", "bytes", "broken file"], "it has no such models"),
+        "completion": "its configurations must be complete",
         "killed child": "it has no process",
     }
 
@@ -40,6 +41,7 @@ class FakeAdapter(Declared):
 
 IN_CHILDREN = {
     **dict.fromkeys(["ragged", "bytes", "broken file"], "it has no such models"),
+    "completion": "its configurations must be complete",
     "tensors on a device": "its device is in the child",
 }
 

@@ -21,9 +21,10 @@ class IdentityAdapter(Declared):
     cannot: Mapping[str, str] = MappingProxyType(
         dict.fromkeys(
             [
-                *("cancelled during", "exception", "broken file", "rescheduled", "decoupled"),
+                *("cancelled during", "noticed cancellation", "slow reader", "completion", "exception", "broken file"),
+                *("rescheduled", "rescheduled outside of an iterative sequence", "decoupled"),
                 *("wrong output shape", "wrong output datatype", "unknown output"),
-                *("rescheduled outside of an iterative sequence", "close while running", "close after the last answer"),
+                *("close while running", "close after the last answer"),
                 *("several batches in flight", "tensors on a device", "killed child"),
             ],
             "it has no model: it answers at once, with what it is given",

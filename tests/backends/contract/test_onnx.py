@@ -68,7 +68,8 @@ class OnnxAdapter(Declared):
         {
             **dict.fromkeys(
                 [
-                    *("cancelled during", "rescheduled", "rescheduled outside of an iterative sequence", "decoupled"),
+                    *("cancelled during", "noticed cancellation", "slow reader", "decoupled"),
+                    *("rescheduled", "rescheduled outside of an iterative sequence"),
                     *("close while running", "close after the last answer", "several batches in flight"),
                     *("tensors on a device", "killed child"),
                 ],
@@ -87,6 +88,7 @@ class OnnxAdapter(Declared):
     def write(self, role: str, version: Path, shape: Sequence[int]) -> Mapping[str, Any]:
         models = {
             "echo": lambda: _echo([f"any{i}" if size < 0 else size for i, size in enumerate(shape)]),
+            "complete": lambda: _echo(["batch", 2]),
             "bytes": lambda: _echo([f"any{i}" if size < 0 else size for i, size in enumerate(shape)], "BYTES"),
             "broken": lambda: b"not a graph",
             "ragged": lambda: _echo(["elements"]),

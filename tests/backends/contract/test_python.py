@@ -23,6 +23,13 @@ def response(array):
 
 
 class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        if ROLE == "complete":
+            config.add_input({{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [2]}})
+            config.add_output({{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [2]}})
+        return config
+
     def initialize(self, args):
         self.seen = False
 
@@ -34,6 +41,8 @@ class TritonPythonModel:
         if ROLE == "failing" and array[0, 0] < 0:
             raise ValueError("the first element is negative")
         while ROLE == "slow" and not os.path.exists(GATE):
+            time.sleep(0.002)
+        while ROLE == "watching" and not os.path.exists(GATE) and not request.is_cancelled():
             time.sleep(0.002)
         if ROLE == "again":
             self.seen = not self.seen
@@ -55,7 +64,10 @@ class TritonPythonModel:
             self.one(request)
 """
 _ROLES = frozenset(
-    {"echo", "bytes", "ragged", "optional", "sequence", "failing", "slow", "again", "decoupled", "lingering"}
+    {
+        *("echo", "bytes", "ragged", "optional", "sequence", "complete", "failing"),
+        *("slow", "watching", "again", "decoupled", "lingering"),
+    }
 )
 
 
