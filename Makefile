@@ -37,8 +37,8 @@ test-forms: compiled $(VENV)/.dev ## run the unit tests compiled, and the tests 
 	HALIMEDE_COMPILED=off $(BIN)/python -m pytest tests/compat/test_grpc_clients.py tests/compat/test_http_plain.py \
 	  tests/compat/test_http2_peers.py tests/compat/test_kinds_http.py tests/compat/test_kinds_grpc.py
 
-test-environments: $(VENV)/.dev ## test Python models in an environment of each Python of this machine
-	$(BIN)/python -m pytest -m '' tests/compat/test_python_environments.py
+test-environments: $(VENV)/.dev ## test Python models in environments of each Python of this machine, and built from lists
+	$(BIN)/python -m pytest -m '' tests/compat/test_python_environments.py tests/compat/test_python_builds.py
 
 test-wheel: $(VENV)/.dev ## test a wheel with compiled modules, built from the last commit (downloads the dependencies)
 	$(BIN)/python -m pytest -m wheel tests/compat/test_wheel.py

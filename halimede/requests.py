@@ -7,7 +7,7 @@ that hands them over.
 from collections.abc import Hashable
 from typing import Any, Final, Protocol
 
-from halimede.errors import Error, Unsupported
+from halimede.errors import Error, Invalid, Unsupported
 from halimede.tensors import Memory, RegionReference, Tensor
 
 Parameter = bool | int | str | float
@@ -162,7 +162,9 @@ NULL_REPLY: Final = _NullReply()
 """The slot for requests whose answers are not read, and for slots that have ended."""
 
 MAX_CORRELATION_ID_BYTES = 128
-"""The limit of a correlation id that is a string (S50)."""
+"""The limit of a correlation id that is a string (S50). Beyond: 501 or UNIMPLEMENTED."""
+MAX_REQUEST_ID_BYTES = 1 << 16
+"""Bytes of the id of an inference. Every response repeats it. Beyond: 400 or INVALID_ARGUMENT."""
 
 
 def check_correlation_id(text: str) -> str:
@@ -170,6 +172,12 @@ def check_correlation_id(text: str) -> str:
     if len(text) > MAX_CORRELATION_ID_BYTES or len(text.encode(errors="replace")) > MAX_CORRELATION_ID_BYTES:
         raise Unsupported("string correlation ID cannot be longer than 128 characters")
     return text
+
+
+def refuse_long_id(size: int) -> None:
+    """Raises Invalid for a request id of more than `MAX_REQUEST_ID_BYTES`."""
+    if size > MAX_REQUEST_ID_BYTES:
+        raise Invalid(f"the request id has {size} bytes; the largest has {MAX_REQUEST_ID_BYTES}")
 
 
 class Resume(Protocol):

@@ -5,10 +5,11 @@ the bytes of a tensor, so a tensor on a device is never copied by accident.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
+from time import sleep
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -93,6 +94,17 @@ def shape_text(shape: Iterable[int]) -> str:
     return "[" + ",".join(map(str, shape)) + "]"
 
 
+MAX_DIMS = 1024
+"""Dimensions of an input. Their product takes time that grows with the square of their number. Beyond: 400 or
+INVALID_ARGUMENT."""
+
+
+def refuse_many_dims(name: str, dims: int) -> None:
+    """Raises Invalid for an input with more than `MAX_DIMS` dimensions."""
+    if dims > MAX_DIMS:
+        raise Invalid(f"input '{name}' has {dims} dimensions; the largest number is {MAX_DIMS}")
+
+
 class MemoryKind(Enum):
     """Where the bytes of a tensor are."""
 
@@ -156,6 +168,31 @@ class HostMemory:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HostMemory, (bytes(self.view),)
+
+
+class Framing(NamedTuple):
+    """What a walk through the lengths of framed strings has found.
+
+    `whole` strings are whole. `left` bytes follow them: 0 if all is well, less than 4 if a length is incomplete. Else
+    `length` is the length of a string that is not whole.
+    """
+
+    whole: int
+    left: int
+    length: int
+
+
+class FramedMemory(HostMemory):
+    """Strings in ordinary memory whose lengths were checked already."""
+
+    __slots__ = ("framing",)
+
+    def __init__(self, buffer: Buffer, framing: Framing) -> None:
+        super().__init__(buffer)
+        self.framing = framing
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FramedMemory, (bytes(self.view), self.framing)
 
 
 class RegionReference(NamedTuple):
@@ -265,8 +302,27 @@ _SHORT = 64
 faster to read each length."""
 
 
+STRINGS_PER_TURN = 1 << 12
+"""Strings that are read or written without a break. A compiled loop does not let other threads run by itself."""
+
+
+BYTES_PER_TURN = 1 << 20
+"""Bytes of strings that are read without a break."""
+
+
 def join_bytes(elements: Sequence[bytes | str]) -> bytes:
     """The elements, framed: each as its length in 4 bytes, little-endian, then its bytes (`str` as UTF-8)."""
+    if len(elements) <= STRINGS_PER_TURN:
+        return _joined(elements)
+    parts: list[bytes] = []
+    # In slices, because the parts of an empty string take ten times as much memory as the string.
+    for at in range(0, len(elements), STRINGS_PER_TURN):
+        parts.append(_joined(elements[at : at + STRINGS_PER_TURN]))
+        sleep(0)
+    return b"".join(parts)
+
+
+def _joined(elements: Sequence[bytes | str]) -> bytes:
     parts: list[bytes] = []
     for element in elements:
         raw = element.encode() if isinstance(element, str) else element
@@ -293,11 +349,70 @@ def are_short_strings(view: Buffer, count: int) -> bool:
     return bool(ends[-1] == len(raw) and (ends[:-1] == starts[1:]).all())
 
 
+def framing_of(view: Buffer, most: int = 2**63 - 1) -> Framing:
+    """Walks through the lengths of framed strings, at most `most` of them. Lets other threads run meanwhile."""
+    at, end, count, length_at = 0, len(view), 0, _LENGTH.unpack_from
+    while at < end and count < most:
+        start = at + 4
+        if start > end:
+            return Framing(count, end - at, 0)
+        length: int = length_at(view, at)[0]
+        if start + length > end:
+            return Framing(count, end - at, length)
+        at = start + length
+        count += 1
+        if not count % STRINGS_PER_TURN:
+            sleep(0)
+    return Framing(count, 0, 0)
+
+
+def are_many(shape: Sequence[int]) -> bool:
+    """Whether a shape has so many strings that their lengths are not checked on the event loop."""
+    return len(shape) <= MAX_DIMS and prod(shape) > STRINGS_PER_TURN
+
+
+def has_many_strings(tensor: Tensor) -> bool:
+    """Whether the tensor has many strings in ordinary memory, whose lengths are not checked yet."""
+    return tensor.datatype is BYTES and type(tensor.memory) is HostMemory and are_many(tensor.shape)
+
+
+def frame_strings(tensor: Tensor) -> None:
+    """Checks the lengths of the strings of a tensor in ordinary memory, for its later users. Any thread."""
+    view = tensor.memory.host()
+    tensor.memory = FramedMemory(view, framing_of(view))
+
+
 def split_bytes(view: Buffer, expected: int) -> list[bytes]:
     """The elements of `view`, without their framing. Raises Invalid unless there are exactly `expected` elements, and
     the last one ends where the view ends."""
-    elements, at, end, length_at = [], 0, len(view), _LENGTH.unpack_from
-    while at < end:
+    elements: list[bytes] = []
+    at = _split_some(view, 0, elements)
+    while at < len(view):
+        sleep(0)
+        at = _split_some(view, at, elements)
+    if len(elements) != expected:
+        raise Invalid(f"{len(elements)} strings where {expected} are expected")
+    return elements
+
+
+def string_slices(view: Buffer) -> Iterator[list[bytes]]:
+    """The elements of `view` in slices. Lets other threads run after each. Raises Invalid for a wrong length."""
+    at = 0
+    while at < len(view):
+        elements: list[bytes] = []
+        at = _split_some(view, at, elements)
+        yield elements
+        sleep(0)
+
+
+def _split_some(view: Buffer, at: int, elements: list[bytes]) -> int:
+    """Adds at most `STRINGS_PER_TURN` elements, beginning at `at`, and no further one after `BYTES_PER_TURN` bytes.
+    Returns where the rest begins. Raises Invalid."""
+    end, length_at = len(view), _LENGTH.unpack_from
+    enough = min(end, at + BYTES_PER_TURN)
+    for _ in range(STRINGS_PER_TURN):
+        if at >= enough:
+            break
         start = at + 4
         if start > end:
             raise Invalid(f"incomplete string length indicator: {end - at} bytes left")
@@ -305,6 +420,4 @@ def split_bytes(view: Buffer, expected: int) -> list[bytes]:
         if at > end:
             raise Invalid(f"incomplete string: {end - start} of {at - start} bytes")
         elements.append(bytes(view[start:at]))
-    if len(elements) != expected:
-        raise Invalid(f"{len(elements)} strings where {expected} are expected")
-    return elements
+    return at

@@ -378,6 +378,11 @@ class BaseModel:
         """Nothing to release. The server closes the instances first."""
 
 
+def _never() -> bool:
+    """A function of the module, because a folder is pickled."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
     """The files of a model version.
@@ -386,6 +391,7 @@ class ModelFolder:
     version, number -- the version directory and its number
     code -- the file of a Python-based backend that serves the model (R83), or None
     opened -- `Description.opened` of the preceding `describe`, so that `open` need not open the files again, or None
+    unwanted -- whether an unload waits for this load: what takes minutes may end
     """
 
     model: Path
@@ -393,6 +399,7 @@ class ModelFolder:
     number: int
     code: Path | None = None
     opened: object = field(default=None, compare=False, repr=False)
+    unwanted: Callable[[], bool] = field(default=_never, compare=False, repr=False)
 
 
 class Severity(Enum):
@@ -525,6 +532,10 @@ class BackendContext:
     worker_poller: WorkerPoller | None = None
     """Watches the processes that the backend starts; None if the backend only examines models."""
     process_threads: ProcessThreads = field(default_factory=lambda: ProcessThreads(""))
+    environment_directory: Path | None = None
+    """Where Python environments are built from lists of packages; None if none are built."""
+    environment_limit: float = 1800.0
+    """Seconds that such a build may take."""
 
 
 class Backend(Protocol):

@@ -14,7 +14,7 @@ from halimede.checking.advice import advised
 from halimede.checking.model import ModelReview
 from halimede.checking.problems import Problem
 from halimede.checking.repository import review_repositories
-from halimede.config import ModelConfig
+from halimede.config import Draft, ModelConfig
 from halimede.engine.engine import Engine
 from halimede.errors import Unavailable
 from halimede.models.agents import Agents
@@ -26,6 +26,8 @@ from halimede.options import ServerOptions
 CLOSE_SECONDS = 30.0
 CACHE_BYTES = 64 << 20
 """Of the response cache that is proposed for models that ask for one."""
+_LISTS = (".txt", ".toml")
+"""The ends of environments that are lists of packages."""
 ENSEMBLE = "ensemble"
 """The backend of an ensemble, which has none."""
 
@@ -75,6 +77,7 @@ def check(repositories: Sequence[str], options: ServerOptions, gpus: tuple[int, 
         config_name=options.model_config_name,
         settings=options.backend_settings,
         gpus=gpus,
+        gpu_fallback=options.gpu_fallback,
         backend_directory=Path(options.backend_directory),
         agents=Agents(Path(options.repoagent_directory), options.model_config_name),
     )
@@ -93,11 +96,13 @@ def _checked(model: ModelReview) -> CheckedModel:
         problems,
         backend="" if draft is None else ENSEMBLE if draft.is_ensemble else draft.backend,
         members=tuple(members_of(config.ensemble)) if config is not None and config.ensemble is not None else (),
-        flags=tuple(_flags(config)) if config is not None else (),
+        flags=tuple(_flags(config, draft)) if config is not None else (),
     )
 
 
-def _flags(config: ModelConfig) -> Iterator[str]:
+def _flags(config: ModelConfig, draft: Draft | None) -> Iterator[str]:
+    if draft is not None and draft.environment.endswith(_LISTS):
+        yield "--python-environments=build"
     if config.response_cache:
         yield f"--cache-config=local,size={CACHE_BYTES}"
     if any(group.resources or group.priority for group in config.instance_groups):

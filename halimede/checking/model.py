@@ -248,6 +248,7 @@ def _review_without_version(model: ModelReview, draft: Draft, backends: Backends
     folder, backend = prepared
     traits = backend.traits
     gpus = model.attempt("backend", lambda: backend.usable_gpus(options.gpus))
+    _fall_back(model, draft, gpus or (), options)
     # The model file may have the inputs and outputs that the configuration lacks.
     if gpus is not None and not draft.needs_description:
         model.config = model.reviewed.finish(gpus, traits.cpu_instances)
@@ -294,6 +295,7 @@ def _completed(
     # Each call may fail: a child process imports the runtime, which may be missing there.
     try:
         gpus = backend.usable_gpus(options.gpus)
+        _fall_back(model, draft, gpus, options)
         if options.auto_complete and draft.needs_description and not model.is_hidden and not _runs_code(draft, backend):
             complete(draft, backend, folder, options)
     except Error as error:
@@ -301,6 +303,12 @@ def _completed(
         return None
     model.reviewed.draft = draft
     return model.reviewed.finish(gpus, backend.traits.cpu_instances)
+
+
+def _fall_back(model: ModelReview, draft: Draft, gpus: Sequence[int], options: LoadOptions) -> None:
+    """Moves instances to the CPU whose GPUs are not there, if the server would."""
+    for change in draft.fall_back_to_cpu(gpus) if options.gpu_fallback else ():
+        model.add("instance-group", change, model.place, Severity.WARNING)
 
 
 def _advise_on_gpus(problems: list[Problem], traits: Traits, gpus: Sequence[int]) -> None:

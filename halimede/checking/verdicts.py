@@ -261,6 +261,7 @@ def _limit(model: CheckedModel, problem: Problem) -> str:
 
 
 _LIMITS = (
+    ("asks for .* and runs on the CPU", "on the CPU, without its GPU"),
     ("has no implicit states", "without its states: its backend has none"),
     ("runs on CPUs only", "without the GPU: its backend runs on CPUs only"),
     ("neither batch inputs nor", "without batch inputs and outputs: its backend has none"),

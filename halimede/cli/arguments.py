@@ -21,6 +21,7 @@ MIN_INTERVAL = 0.1
 """Seconds."""
 FORMATS = ("text", "mermaid", "svg", "json")
 SHELLS = ("bash", "zsh", "fish")
+_ENVIRONMENT_FLAGS = ("python-environments", "python-environment-directory", "python-environment-timeout-secs")
 
 
 class Order:
@@ -195,6 +196,8 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         "repoagent-directory",
         "model-config-name",
         "disable-auto-complete-config",
+        "gpu-fallback",
+        *_ENVIRONMENT_FLAGS,
         "model-namespacing",
         "log-verbose",
     )
@@ -296,6 +299,8 @@ def add_model_run(parser: argparse.ArgumentParser) -> None:
         "repoagent-directory",
         "model-config-name",
         "disable-auto-complete-config",
+        "gpu-fallback",
+        *_ENVIRONMENT_FLAGS,
         "log-verbose",
     )
 

@@ -36,6 +36,7 @@ from halimede.front.metrics import MetricsScrapes, MetricsService
 from halimede.models.lifecycle import ModelTable
 from halimede.options import Endpoint, ServerOptions, search_of
 from halimede.platform.limits import allow_many_files
+from halimede.platform.loop_watch import LoopWatch
 from halimede.platform.loops import new_event_loop
 from halimede.platform.memory import share_memory
 from halimede.platform.offload import OffloadPool
@@ -133,6 +134,7 @@ class Server:
             self._logs.say_error(f"creating server: {error.word} - {error}")
             return 1
         offload = OffloadPool(loop)
+        watch = LoopWatch(loop.call_soon_threadsafe)
         try:
             if not await self._load(engine, ended):
                 self.left_behind |= not await engine.stop(self._options.exit_timeout_secs)
@@ -140,9 +142,11 @@ class Server:
             if not await self._open(engine, offload, loop):
                 await self._stop(engine)
                 return 1
+            watch.start()
             await ended.wait()
             return 0 if await self._stop(engine) else 1
         finally:
+            watch.stop()
             offload.close(wait=not self.left_behind)
 
     async def _load(self, engine: Engine, ended: asyncio.Event) -> bool:
@@ -227,7 +231,7 @@ class Server:
                 "The ports are open on all addresses of this machine; --http-address and --grpc-address restrict them"
             )
         if options.grpc.allowed:
-            await self._open_grpc(port, engine.tracing)
+            await self._open_grpc(port, engine.tracing, offload)
         if options.http.allowed:
             access = _access(options.http_restricted, options.http_forward_pattern)
             front = HttpService(
@@ -250,12 +254,12 @@ class Server:
             self._metrics = await self._listen(options.metrics, service.handle, lambda left, count: None)
             log.info("Started Metrics Service at %s", self._metrics)
 
-    async def _open_grpc(self, port: EnginePort, traces: Sampler) -> None:
+    async def _open_grpc(self, port: EnginePort, traces: Sampler, offload: OffloadPool) -> None:
         endpoint = self._options.grpc
         access = _access(self._options.grpc_restricted, self._options.grpc_forward_pattern)
         if self._options.grpc_response_delay_secs:
             port = DelayingPort(port, self._options.grpc_response_delay_secs, asyncio.get_running_loop().call_later)
-        service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access, traces)
+        service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access, traces, offload)
         server = GrpcServer(service.rpcs, transport_options(self._options))
         bound = await server.start(endpoint.address, endpoint.port)
         self._grpc = place(endpoint.address, bound)

@@ -238,10 +238,16 @@ _KIND_NAMES = {pb.ModelInstanceGroup.KIND_CPU: "KIND_CPU", pb.ModelInstanceGroup
 
 def _check_gpus(group: Message, where: str, gpus: Sequence[int]) -> None:
     if not group.gpus:
-        raise Invalid(f"{where} has kind KIND_GPU but no GPUs are available")
+        raise _no_gpu(f"{where} has kind KIND_GPU but no GPUs are available")
     for gpu in group.gpus:
         if gpu not in gpus:
-            raise Invalid(
+            raise _no_gpu(
                 f"{where} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required CUDA "
                 f"compute compatibility of {_MIN_COMPUTE_CAPABILITY:f} are: {', '.join(map(str, gpus))}"
             )
+
+
+def _no_gpu(text: str) -> Invalid:
+    error = Invalid(text)
+    error.advice = "to serve it on the CPU, start the server with --gpu-fallback=cpu"
+    return error

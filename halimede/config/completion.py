@@ -58,6 +58,36 @@ def fill_instance_groups(message: Message, gpus: Sequence[int], default_cpu_coun
             group.gpus.extend(gpus)
 
 
+def fall_back_to_cpu(message: Message, gpus: Sequence[int]) -> list[str]:
+    """Takes GPUs that are not among `gpus` out of the instance groups. A group that has none left becomes KIND_CPU,
+    with as many instances as it has on one GPU. Returns what has changed, one text for each group.
+
+    KIND_AUTO with a list of GPUs counts as well: it is refused as a CPU group that names GPUs (R53).
+    """
+    changes = []
+    for i, group in enumerate(message.instance_group):
+        if group.kind not in (pb.ModelInstanceGroup.KIND_GPU, pb.ModelInstanceGroup.KIND_AUTO):
+            continue
+        wanted = list(group.gpus)
+        left = [gpu for gpu in wanted if gpu in gpus]
+        needs_one = group.kind == pb.ModelInstanceGroup.KIND_GPU and not wanted and not gpus
+        if wanted == left and not needs_one:
+            continue
+        name = f"instance group '{group.name or f'{message.name}_{i}'}'"
+        asked = f"GPU {', '.join(map(str, wanted))}" if wanted else "a GPU"
+        group.ClearField("gpus")
+        if left:
+            group.gpus.extend(left)
+            changes.append(f"{name} asks for {asked} and runs on GPU {', '.join(map(str, left))} only")
+            continue
+        group.kind = pb.ModelInstanceGroup.KIND_CPU
+        group.count = max(group.count, 1)
+        group.ClearField("secondary_devices")
+        instances = f"{group.count} instance{'s' if group.count > 1 else ''}"
+        changes.append(f"{name} asks for {asked} and runs on the CPU, with {instances}")
+    return changes
+
+
 def lacks_tensors(message: Message) -> bool:
     """Whether inputs or outputs are missing, so that the model file or its code must supply them (R72)."""
     return not (_has_inputs(message) and message.output)

@@ -19,6 +19,7 @@ from halimede.config.completion import (
     Completed,
     complete_from_description,
     complete_from_values,
+    fall_back_to_cpu,
     fill_defaults,
     fill_instance_groups,
     lacks_tensors,
@@ -277,6 +278,11 @@ class Draft:
         self._message.runtime = runtime
         if environment is not None and _ENVIRONMENT not in self._message.parameters:
             self._message.parameters[_ENVIRONMENT].string_value = str(environment)
+
+    def fall_back_to_cpu(self, gpus: Sequence[int]) -> list[str]:
+        """Moves instance groups that name other GPUs than `gpus` to the CPU. Returns what has changed, one text for
+        each group."""
+        return fall_back_to_cpu(self._message, gpus)
 
     def finish(self, *, gpus: Sequence[int] = (), default_instance_count: int = 1) -> ModelConfig:
         """The configuration, complete, checked, compiled. May be called again.

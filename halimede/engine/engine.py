@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from pathlib import Path
 from time import monotonic_ns
 from typing import TypeVar, cast
 
@@ -48,6 +49,7 @@ from halimede.platform.gpu_meters import open_gpus
 from halimede.platform.gpus import visible_gpus
 from halimede.platform.limits import most_files
 from halimede.platform.offload import OffloadPool
+from halimede.platform.scratch import user_cache
 from halimede.platform.timers import Timers
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.requests import InferRequest, Reply, Stamp
@@ -108,7 +110,9 @@ class Engine:
         worker_poller = self._worker_poller = WorkerPoller()
         backends = backends_in(
             lambda name: BackendContext(
-                loop, options.backend_settings(name), calls, worker_poller, ProcessThreads(name)
+                *(loop, options.backend_settings(name), calls, worker_poller, ProcessThreads(name)),
+                environment_directory=_environment_directory(options),
+                environment_limit=options.environment_limit_secs,
             )
         )
         limiter = self._limiter(options)
@@ -425,6 +429,13 @@ class Engine:
     def serves(self, model: str, version: int) -> bool:
         """Whether the model takes requests, without asking its own `is_ready`."""
         return self._answers.answer(ModelReady(model, version)) is True
+
+
+def _environment_directory(options: ServerOptions) -> Path | None:
+    """Where Python environments are built; None if none are."""
+    if not options.build_environments:
+        return None
+    return Path(options.environment_directory or user_cache(os.environ) / "environments")
 
 
 def _under_way(inference: Inference) -> ClassifyingReply | None:

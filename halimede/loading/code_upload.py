@@ -51,11 +51,11 @@ class CodeUploadCheck:
         if inspection.code is None:
             return
         own = await self._code_in_folder(found)
+        # An empty one is the server's default, which brings no code.
+        if inspection.code.environment not in ("", "" if own is None else own.environment):
+            raise _refusal(found.name, f"the environment '{inspection.code.environment}'")
         if own is None or own.backend != inspection.code.backend:
             raise _refusal(found.name, f"a model of the backend '{inspection.backend}'")
-        # An empty one is the server's default, which brings no code.
-        if inspection.code.environment not in ("", own.environment):
-            raise _refusal(found.name, f"the environment '{inspection.code.environment}'")
         if inspection.code.execution not in ("", own.execution):
             raise _refusal(found.name, f"the execution '{inspection.code.execution}'")
 

@@ -19,8 +19,9 @@ of the model (`ModelLocks`), so loads of one model do not overlap.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -148,6 +149,8 @@ class ModelLoads:
             host_policies=options.host_policies,
             digests=REDIS in options.cache_config,
             gpus=gpus,
+            gpu_fallback=options.gpu_fallback,
+            unwanted=lambda name: self._unloads[name] > 0,
             on_loop=loop.call_soon_threadsafe,
             ending=lambda: self.ending,
             limiter=limiter,
@@ -155,6 +158,8 @@ class ModelLoads:
         self._origins: dict[str, Origin] = {}
         self.ending = False
         """Whether the server stops: loads under way fail, and no other begins."""
+        self._unloads = Counter[str]()
+        """By model, the unloads that wait for its load. Load threads read it."""
 
     # Inspection.
 
@@ -433,6 +438,17 @@ class ModelLoads:
             await self.threads.close(outcome.undo)
 
     # Unloads.
+
+    @contextmanager
+    def giving_up(self, name: str) -> Iterator[None]:
+        """While an unload of the model waits, the load under way builds no environment for it."""
+        self._unloads[name] += 1
+        try:
+            yield
+        finally:
+            self._unloads[name] -= 1
+            if not self._unloads[name]:
+                del self._unloads[name]
 
     def unload(self, key: str) -> None:
         """The model takes no more requests (R14), nor do the ensembles that are made of it (R16)."""

@@ -289,12 +289,13 @@ class RepositoryControl:
         """Answers as soon as the model takes no more requests (H116, R14, R15)."""
         self._allow_control()
         ensembles, left = self._loads.ensembles, list[str]()
-        async with self._locks.locked(query.model, query.asker):
-            for key in self._models.keys_of(query.model):
-                self._explicit.discard(key)
-                if query.dependents:  # before the unload, which removes the ensemble from the graph
-                    left += ensembles.members_left_behind(key, self._explicit)
-                self._loads.unload(key)
+        with self._loads.giving_up(query.model):
+            async with self._locks.locked(query.model, query.asker):
+                for key in self._models.keys_of(query.model):
+                    self._explicit.discard(key)
+                    if query.dependents:  # before the unload, which removes the ensemble from the graph
+                        left += ensembles.members_left_behind(key, self._explicit)
+                    self._loads.unload(key)
         for member in left:
             record = self._models.get(member)
             # A load of the member may be under way, and publish versions that it found in service. Not within the lock

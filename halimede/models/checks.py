@@ -13,7 +13,17 @@ from typing import ClassVar
 from halimede.config.model_config import ModelConfig, TensorSpec
 from halimede.errors import Error, Internal, Invalid
 from halimede.requests import InferRequest
-from halimede.tensors import BYTES, HostMemory, Shape, Tensor, are_short_strings, shape_text
+from halimede.tensors import (
+    BYTES,
+    FramedMemory,
+    Framing,
+    HostMemory,
+    Shape,
+    Tensor,
+    are_short_strings,
+    framing_of,
+    shape_text,
+)
 
 _BATCHING_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -340,7 +350,13 @@ def reshaped(dims: Shape, reshape: Shape, actual: Shape) -> Shape:
 
 def bytes_problem(tensor: Tensor, expected: int, model: str) -> Error | None:
     """What is wrong with the length prefixes of a BYTES input of `expected` elements (H70), or None."""
-    view = tensor.memory.host()
+    memory = tensor.memory
+    if isinstance(memory, FramedMemory):
+        framing = memory.framing
+        if framing.whole == expected and not framing.left:
+            return None
+        return _bytes_complaint(tensor, framing, expected, model)
+    view = memory.host()
     # Many strings are checked at once with numpy. If they are not all short, the loop below decides.
     if expected > _FEW_STRINGS and are_short_strings(view, expected):
         return None
@@ -353,27 +369,23 @@ def bytes_problem(tensor: Tensor, expected: int, model: str) -> Error | None:
             return None
     except struct.error:
         pass
-    return _bytes_complaint(tensor, view, expected, model)
+    return _bytes_complaint(tensor, framing_of(view, expected + 1), expected, model)
 
 
-def _bytes_complaint(tensor: Tensor, view: memoryview, expected: int, model: str) -> Error:
-    """The error for the first wrong length prefix."""
-    at, end, found = 0, view.nbytes, 0
+def _bytes_complaint(tensor: Tensor, framing: Framing, expected: int, model: str) -> Error:
+    """The error for the first wrong length prefix, or a wrong number of strings."""
+    count, left, length = framing
     where = f"inference input '{tensor.name}' for model '{model}'"
-    while at < end:
-        if found >= expected:
-            return Invalid(f"unexpected number of string elements {found + 1} for {where}, expecting {expected}")
-        if end - at < 4:
-            return Invalid(
-                f"incomplete string length indicator for {where}, expecting 4 bytes but only {end - at} bytes "
-                "available. Please make sure the string length indicator is in one buffer."
-            )
-        length = int.from_bytes(view[at : at + 4], "little")
-        if end - at - 4 < length:
-            return Invalid(
-                f"incomplete string data for {where}, expecting string of length {length} but only "
-                f"{end - at - 4} bytes available"
-            )
-        at += 4 + length
-        found += 1
-    return Invalid(f"expected {expected} string elements for {where}, got {found}")
+    if count > expected or (count == expected and left):
+        return Invalid(f"unexpected number of string elements {expected + 1} for {where}, expecting {expected}")
+    if 0 < left < 4:
+        return Invalid(
+            f"incomplete string length indicator for {where}, expecting 4 bytes but only {left} bytes "
+            "available. Please make sure the string length indicator is in one buffer."
+        )
+    if left:
+        return Invalid(
+            f"incomplete string data for {where}, expecting string of length {length} but only "
+            f"{left - 4} bytes available"
+        )
+    return Invalid(f"expected {expected} string elements for {where}, got {count}")

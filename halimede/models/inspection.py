@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What a configuration makes the server run as code: the backend, if it is not one for data, and the environment
-    and the place of execution of its models, if the configuration sets them."""
+    """What a configuration makes the server run as code: the backend, and the environment and the place of execution of
+    its models, if the configuration sets them. The backend is one for data only if there is an environment."""
 
     backend: str
     environment: str
@@ -79,6 +79,7 @@ def _code_of(draft: Draft) -> Code | None:
     traits = traits_of(draft.backend)
     # An unknown backend may be a Python-based one. An ensemble has no backend and no files.
     is_data = not draft.backend or (traits is not None and not traits.runs_user_code)
-    if is_data and draft.runtime != PYTHON_BASED:
+    # A child process of any backend runs the interpreter of the model's environment.
+    if is_data and draft.runtime != PYTHON_BASED and not draft.environment:
         return None
     return Code(draft.backend, draft.environment, draft.execution)

@@ -6,9 +6,12 @@ what `load` returns (`loading.model_loads`).
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
@@ -52,6 +55,12 @@ MAX_PARALLEL_INSTANCES = 8
 DEFAULT_MAX_BATCH_SIZE = 4
 """The completed `max_batch_size` of a model that can batch, if neither configuration nor flags set one (R72, C45)."""
 
+_OF_GPUS = re.compile(r"(?<![/\w-])(cuda|nvidia|gpus?\b)", re.IGNORECASE)
+"""What frameworks say without a GPU. Parts of paths do not count."""
+_ON_THE_CPU = (
+    "--gpu-fallback=cpu placed it on the CPU, but its own code seems to ask for a GPU; a Python model finds "
+    "'CPU' in args['model_instance_kind']"
+)
 _NO_POLICIES: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
 
@@ -76,12 +85,16 @@ class LoadOptions:
     """The `--host-policy` settings, by the name of the policy."""
     gpus: tuple[int, ...] = ()
     """The ids of the machine's GPUs."""
+    gpu_fallback: bool = False
+    """Whether instance groups for GPUs that are not there run on the CPU."""
     backend_directory: Path = Path()
     """Where the Python-based backends are (R83)."""
     on_loop: OnLoop = lambda work: work()
     """Runs a callback on the event loop, soon."""
     ending: Callable[[], bool] = lambda: False
     """Whether the server ends, so that nobody waits for a load any more."""
+    unwanted: Callable[[str], bool] = lambda name: False
+    """Whether an unload waits for the load of a model. Called on load threads."""
     agents: Agents = field(default_factory=Agents)
     digests: bool = False
     """Whether versions need a digest of their contents, because they share a response cache with other servers."""
@@ -259,6 +272,21 @@ def _open_version(
     if draft.is_ensemble:  # it has no backend; the event loop gives it its members
         return _open_ensemble(found, number, draft, options, agents)
     folder, backend = find_backend(found, number, draft, backends, options)
+    moved = move_to_cpu(draft, number, backend, options)
+    with _advising_on_gpus(moved):
+        return _open_with(found, draft, backend, folder, options, agents, began)
+
+
+def _open_with(
+    found: FoundModel,
+    draft: Draft,
+    backend: Backend,
+    folder: ModelFolder,
+    options: LoadOptions,
+    agents: Engagement | None,
+    began: float,
+) -> LoadedVersion:
+    number = folder.number
     if options.auto_complete:
         described = complete(draft, backend, folder, options)
         # A backend that had to open the model to describe it need not open it twice.
@@ -323,7 +351,8 @@ def find_backend(
 ) -> tuple[ModelFolder, Backend]:
     """The folder of a version whose configuration was read, and the backend that serves it (R41 to R43, R83). Raises
     Error."""
-    folder = ModelFolder(found.folder, version_folder(found.folder, number), number)
+    unwanted = partial(options.unwanted, found.name)
+    folder = ModelFolder(found.folder, version_folder(found.folder, number), number, unwanted=unwanted)
     runtime = find_runtime(draft.name, draft.backend, draft.runtime, folder, options.backend_directory, backends)
     # A Python-based backend: the Python backend runs the backend's own file with the files of the model (R83).
     if runtime.code is not None:
@@ -334,6 +363,27 @@ def find_backend(
     if isinstance(backend, BackendOfTwoHomes):
         backend = backend.of_model(draft.parameters, draft.name)
     return folder, backend
+
+
+def move_to_cpu(draft: Draft, number: int, backend: Backend, options: LoadOptions) -> bool:
+    """Moves instance groups to the CPU that name GPUs which the backend cannot use here, if the options say so. Logs a
+    warning for each. Returns whether there were any. Raises Error."""
+    changes = draft.fall_back_to_cpu(backend.usable_gpus(options.gpus)) if options.gpu_fallback else []
+    for change in changes:
+        about = {"model": draft.name, "version": number}
+        log.warning("model '%s' version %d: %s (--gpu-fallback=cpu)", draft.name, number, change, extra=about)
+    return bool(changes)
+
+
+@contextmanager
+def _advising_on_gpus(moved: bool) -> Iterator[None]:
+    """Adds an advice to the error of a model that was moved to the CPU and itself asks for a GPU."""
+    try:
+        yield
+    except Error as error:
+        if moved and _OF_GPUS.search(error.message):
+            error.advice = error.advice or _ON_THE_CPU
+        raise
 
 
 def _strategy_of(config: ModelConfig, folder: ModelFolder, found: FoundModel) -> BatchStrategy | None:

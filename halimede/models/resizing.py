@@ -22,6 +22,7 @@ from halimede.models.loader import (
     draft_of,
     find_backend,
     load,
+    move_to_cpu,
     places,
     spread,
 )
@@ -154,6 +155,7 @@ def _resize(
     _, backend = find_backend(found, number, draft, backends, options)
     # The model's files are the same, so its description is too: there is no need to ask the model for it again.
     draft.complete_from_loaded(now.config.message)
+    move_to_cpu(draft, number, backend, options)
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
     left = list(now.signatures)

@@ -272,7 +272,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             repeatable=True,
         ),
     ),
-    # C44, C45.
+    # C44, C45; those of Python environments are ours.
     "Backend": (
         Flag(
             "backend-directory", TEXT, "/opt/tritonserver/backends",
@@ -282,6 +282,18 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "backend-config", BACKEND_SETTING, None,
             "A setting of one backend, or of all (such as default-max-batch-size).", repeatable=True,
         ),
+        Flag(
+            "python-environments", choice("invalid argument for --python-environments", "given", "build"), "given",
+            "What EXECUTION_ENV_PATH of a model may name: a folder or an archive (given), or a list of packages too, a "
+            "requirements.txt or pyproject.toml, which is then built with uv or pip. An installer may run code of the "
+            "packages (build).",
+        ),
+        Flag(
+            "python-environment-directory", TEXT, None,
+            "Directory of environments that were built; $XDG_CACHE_HOME/halimede/environments or "
+            "~/.cache/halimede/environments if not given.",
+        ),
+        Flag("python-environment-timeout-secs", INTEGER, "1800", "Seconds that the build of an environment may take."),
     ),
     "Repository Agent": (
         Flag(
@@ -314,7 +326,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             repeatable=True,
         ),
     ),
-    # C52 to C58.
+    # C52 to C58; gpu-fallback is ours.
     "Memory/Device Management": (
         Flag("pinned-memory-pool-byte-size", INTEGER64, "268435456", "Pinned memory in bytes.", INERT, _NO_POOL),
         Flag(
@@ -338,6 +350,11 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Where instances of a host policy run: cpu-cores=<low>-<high>[,...] or numa-node=<node>. An instance group "
             "that names no policy has cpu, gpu_<id> or model.",
             repeatable=True,
+        ),
+        Flag(
+            "gpu-fallback", choice("invalid argument for --gpu-fallback", "none", "cpu", any_case=False), "none",
+            "If an instance group names GPUs that are not there, or that its backend cannot use: refuse the model "
+            "(none), or run the group on the CPU, with a warning (cpu).",
         ),
         Flag(
             # Refused and not ignored: an operator who sets a limit relies on it.

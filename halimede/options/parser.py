@@ -385,7 +385,13 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         inline_execution=given.last("inline-execution", bool),
         backend_config=_backend_config(given),
         backend_directory=_backend_directory(given),
+        build_environments=given.last("python-environments", str) == "build",
+        environment_directory=given.last("python-environment-directory", str)
+        if "python-environment-directory" in given
+        else "",
+        environment_limit_secs=max(1, given.last("python-environment-timeout-secs", int)),
         repoagent_directory=given.last("repoagent-directory", str),
+        gpu_fallback=given.last("gpu-fallback", str) == "cpu",
         cache_config=_cache_config(given, environment),
         cache_directory=given.last("cache-directory", str),
         rate_limit=given.last("rate-limit", str) == "execution_count",

@@ -140,6 +140,12 @@ class ServerOptions:
     """Backend name to setting to value; settings for every backend under the empty name (C45)."""
     backend_directory: str = "/opt/tritonserver/backends"
     """Where Python-based backends are (C44)."""
+    build_environments: bool = False
+    """Whether Python environments are built from lists of packages. Triton does not have this flag."""
+    environment_directory: str = ""
+    """Where they are built; empty: in the user's cache."""
+    environment_limit_secs: int = 1800
+    """Seconds that a build may take."""
     repoagent_directory: str = "/opt/tritonserver/repoagents"
     """Where repository agents are."""
     rate_limit: bool = False
@@ -149,6 +155,8 @@ class ServerOptions:
     instance needs."""
     host_policies: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     """Policy name to setting to value (C57)."""
+    gpu_fallback: bool = False
+    """Whether instance groups for GPUs that are not there run on the CPU. Triton does not have this flag."""
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     """Name of a response cache to setting to value (C47, C49, K8); empty: no cache."""
     cache_directory: str = "/opt/tritonserver/caches"

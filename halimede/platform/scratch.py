@@ -1,4 +1,4 @@
-"""Folders in the system's temporary folder that end with the process that made them.
+"""Folders in the system's temporary folder that end with the process that made them, and the place of those that stay.
 
 A folder is locked while its owner lives, however the owner ends. So a later process recognizes and removes what a
 killed process left. Any thread; blocks. `tempfile` and `shutil` are imported when they are needed: they import
@@ -7,6 +7,7 @@ compressors, and most servers make no folder.
 
 import fcntl
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,6 +60,19 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
             break
+
+
+def user_cache(environment: Mapping[str, str]) -> Path:
+    """The folder for what later processes find again: in XDG_CACHE_HOME, or in `.cache` of the user's home, or for a
+    user without a home in the temporary folder. It may not exist."""
+    named, home = environment.get("XDG_CACHE_HOME", ""), environment.get("HOME", "")
+    if Path(named).is_absolute():
+        return Path(named) / "halimede"
+    if Path(home).is_absolute():
+        return Path(home) / ".cache" / "halimede"
+    import tempfile
+
+    return Path(tempfile.gettempdir()) / f"halimede-{os.geteuid()}"
 
 
 def _lock(path: Path) -> int | None:

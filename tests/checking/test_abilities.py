@@ -76,12 +76,15 @@ class FakeBackends:
         return self._backend
 
 
-def reviewed(folder: Path, config: str, traits: Traits, takes_gpus: bool | None = None) -> ModelReview:
+def reviewed(
+    folder: Path, config: str, traits: Traits, takes_gpus: bool | None = None, gpu_fallback: bool = False
+) -> ModelReview:
     model = folder / "m"
     (model / "1").mkdir(parents=True)
     (model / "config.pbtxt").write_text(f'backend: "plain"\n{config}')
     takes_gpus = DeviceKind.GPU in traits.devices if takes_gpus is None else takes_gpus
-    return review_model(FoundModel("m", model, None), FakeBackends(traits, takes_gpus), LoadOptions(gpus=GPUS))
+    options = LoadOptions(gpus=GPUS, gpu_fallback=gpu_fallback)
+    return review_model(FoundModel("m", model, None), FakeBackends(traits, takes_gpus), options)
 
 
 def test_abilities_that_the_backend_lacks_are_warnings(tmp_path: Path) -> None:
@@ -132,3 +135,12 @@ def test_gpu_group_that_a_backend_for_cpus_accepts_is_a_warning(tmp_path: Path) 
 def test_gpu_group_of_a_backend_for_gpus_is_no_problem(tmp_path: Path) -> None:
     config = TENSORS + "instance_group [ { kind: KIND_GPU }, { kind: KIND_GPU gpus: [ 1 ] }, { kind: KIND_AUTO } ]"
     assert not reviewed(tmp_path, config, ABLE).problems
+
+
+def test_gpu_group_that_falls_back_to_the_cpu_is_a_warning(tmp_path: Path) -> None:
+    config = TENSORS + "instance_group [ { kind: KIND_GPU gpus: [ 1 ] } ]"
+    [problem] = reviewed(tmp_path, config, PLAIN, gpu_fallback=True).problems
+    assert (problem.severity, problem.text) == (
+        Severity.WARNING,
+        "instance group 'm_0' asks for GPU 1 and runs on the CPU, with 1 instance",
+    )

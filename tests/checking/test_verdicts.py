@@ -118,6 +118,14 @@ def test_gpu_that_is_not_there_needs_a_flag(tmp_path: Path) -> None:
         assert Need("flag", "--gpu-fallback=cpu") in one.needs
 
 
+def test_gpu_that_is_not_there_is_a_limit_with_the_flag(tmp_path: Path) -> None:
+    write(tmp_path, "there", _ONNX + _GPU, model_onnx=identity("FP32", [4]))
+    write(tmp_path, "gone", _ONNX + _GPU)
+    found = verdicts(tmp_path, ServerOptions(gpu_fallback=True))
+    assert (found["there"].state, found["there"].text) == (State.WITHOUT, "on the CPU, without its GPU")
+    assert (found["gone"].reason, found["gone"].others) == (Reason.FILE, 0)
+
+
 def test_modules_that_are_not_installed_are_told_together(tmp_path: Path) -> None:
     write(tmp_path, "m", _PYTHON, model_py=f"import no_such_a, no_such_b\nimport cv2.no_such\n{_CODE}")
     one = verdict(tmp_path)

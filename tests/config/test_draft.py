@@ -211,6 +211,69 @@ def test_instance_groups(tmp_path: Path, groups: str, gpus: tuple[int, ...], exp
 
 
 @pytest.mark.parametrize(
+    ("groups", "gpus", "expected", "changes"),
+    [
+        (
+            "{ kind: KIND_GPU }",
+            (),
+            [InstanceGroup("m_0", CPU, 1)],
+            ["instance group 'm_0' asks for a GPU and runs on the CPU, with 1 instance"],
+        ),
+        (
+            '{ name: "g" count: 2 kind: KIND_GPU gpus: [ 0, 1, 2 ] host_policy: "h" passive: true }',
+            (),
+            [InstanceGroup("g", CPU, 2, host_policy="h", passive=True)],
+            ["instance group 'g' asks for GPU 0, 1, 2 and runs on the CPU, with 2 instances"],
+        ),
+        (
+            "{ count: 2 kind: KIND_GPU gpus: [ 0, 1, 2 ] }",
+            (1, 2),
+            [InstanceGroup("m_0", GPU, 2, (1, 2))],
+            ["instance group 'm_0' asks for GPU 0, 1, 2 and runs on GPU 1, 2 only"],
+        ),
+        (
+            "{ gpus: [ 0 ] }",
+            (),
+            [InstanceGroup("m_0", CPU, 1)],
+            ["instance group 'm_0' asks for GPU 0 and runs on the CPU, with 1 instance"],
+        ),
+        (
+            "{ gpus: [ 0, 7 ] }",
+            (0,),
+            [InstanceGroup("m_0", GPU, 1, (0,))],
+            ["instance group 'm_0' asks for GPU 0, 7 and runs on GPU 0 only"],
+        ),
+        (
+            "{ kind: KIND_CPU count: 3 }, { kind: KIND_GPU secondary_devices { } }",
+            (),
+            [InstanceGroup("m_0", CPU, 3), InstanceGroup("m_1", CPU, 1)],
+            ["instance group 'm_1' asks for a GPU and runs on the CPU, with 1 instance"],
+        ),
+        ("{ kind: KIND_GPU }", (0, 1), [InstanceGroup("m_0", GPU, 1, (0, 1))], []),
+        ("{ }, { kind: KIND_MODEL }", (), [InstanceGroup("m_0", CPU, 2), InstanceGroup("m_1", MODEL, 1)], []),
+    ],
+)
+def test_groups_for_gpus_that_are_not_there_fall_back_to_the_cpu(
+    tmp_path: Path, groups: str, gpus: tuple[int, ...], expected: list[InstanceGroup], changes: list[str]
+) -> None:
+    draft = config.read(folder_of(tmp_path, "m", f"instance_group [ {groups} ] {IDENTITY}"))
+    assert draft.fall_back_to_cpu(gpus) == changes
+    value = draft.finish(gpus=gpus, default_instance_count=2)
+    assert list(value.instance_groups) == expected
+    assert [group.get("secondary_devices", []) for group in json.loads(value.json)["instance_group"]] == [[]] * len(
+        expected
+    )
+    assert draft.fall_back_to_cpu(gpus) == []
+
+
+def test_fallback_leaves_a_cpu_group_with_gpus_wrong(tmp_path: Path) -> None:
+    draft = config.read(folder_of(tmp_path, "m", f"instance_group {{ kind: KIND_CPU gpus: 0 }} {IDENTITY}"))
+    assert draft.fall_back_to_cpu(()) == []
+    with pytest.raises(Invalid, match="has kind KIND_CPU but specifies one or more GPUs"):
+        draft.finish()
+
+
+@pytest.mark.parametrize(
     ("group", "device", "policy"),
     [
         (InstanceGroup("g", CPU), 0, "cpu"),

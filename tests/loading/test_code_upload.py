@@ -10,6 +10,8 @@ from halimede.errors import Unsupported
 from tests.engine.engines import IDENTITY, run, running
 from tests.loading.test_repository_control import JSON_CONFIG, Controlled, Gated, control, explicit, refusal
 
+_LIST = json.dumps({"EXECUTION_ENV_PATH": {"string_value": "$$TRITON_MODEL_DIRECTORY/requirements.txt"}})
+
 
 @pytest.mark.parametrize(
     ("config", "path", "what"),
@@ -23,6 +25,11 @@ from tests.loading.test_repository_control import JSON_CONFIG, Controlled, Gated
         (
             JSON_CONFIG.replace('"identity"', '"identity", "runtime": "model.py"'),
             "1/weights.bin",
+            "a model of the backend 'identity'",
+        ),
+        (
+            JSON_CONFIG.replace('"identity"', '"identity", "parameters": ' + _LIST),
+            "requirements.txt",
             "a model of the backend 'identity'",
         ),
     ],
@@ -86,6 +93,20 @@ def test_configuration_that_brings_an_environment_or_the_server_s_process_needs_
         else:
             assert isinstance(answer, Unsupported)
             assert f"({refused})" in str(answer)
+        await controlled.end()
+
+    run(scenario)
+
+
+def test_environment_of_a_backend_for_data_needs_consent(tmp_path: Path) -> None:
+    """In a child process any backend runs under the environment's interpreter."""
+
+    async def scenario() -> None:
+        controlled = Controlled(explicit(tmp_path, models={"m": IDENTITY}), Gated())
+        config = JSON_CONFIG.replace('"identity"', f'"identity", "parameters": {_LIST}')
+        answer = await controlled.ask(LoadModel("m", config))
+        assert isinstance(answer, Unsupported)
+        assert "(the environment '$$TRITON_MODEL_DIRECTORY/requirements.txt')" in str(answer)
         await controlled.end()
 
     run(scenario)

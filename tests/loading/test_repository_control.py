@@ -508,6 +508,26 @@ async def until_true(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
+def test_load_learns_that_an_unload_waits_for_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        backend = Gated()
+        backend.opening.clear()
+        options = options_for(tmp_path, {"m": FAKE}, model_control_mode="explicit")
+        controlled = Controlled(options, backend)
+        loading = controlled.ask(LoadModel("m"))
+        await until_true(lambda: bool(backend.opened))
+        [(_, folder)] = backend.opened
+        assert not folder.unwanted()
+        unloading = [controlled.ask(UnloadModel("m")) for _ in range(2)]
+        await until_true(folder.unwanted)
+        backend.opening.set()
+        assert [await each for each in (loading, *unloading)] == [None] * 3
+        assert not folder.unwanted()  # a load after that goes on
+        await controlled.end()
+
+    run(scenario)
+
+
 def test_index_does_not_wait_for_models_that_load(tmp_path: Path) -> None:
     async def scenario() -> None:
         backend = Gated()

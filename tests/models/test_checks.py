@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from halimede.config import ModelConfig, TensorSpec
 from halimede.errors import Error, Invalid
-from halimede.models.checks import OutputShapes, RequestCheck
+from halimede.models.checks import OutputShapes, RequestCheck, bytes_problem
 from halimede.requests import InferRequest
-from halimede.tensors import FP32, HostMemory, Tensor
+from halimede.tensors import DATATYPES, FP32, HostMemory, Tensor, frame_strings
 from tests.fakes import UnreachableMemory
 from tests.models.configs import asking, asking_raw, config_of, given, spec
 
@@ -566,3 +566,27 @@ def test_fits_are_remembered_within_a_bound() -> None:
         request.form = str(n).encode()
         check.fit(request)
         assert len(check._fits) <= check.FITS_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"\1\0\0\0a" * 3, 3),
+        (b"\1\0\0\0a" * 3, 2),
+        (b"\1\0\0\0a" * 3, 4),
+        (b"\1\0\0\0a\2\0", 2),
+        (b"\1\0\0\0a\2\0", 1),
+        (b"\1\0\0\0a\2\0\0\0b", 2),
+        (b"\1\0\0\0a\2\0\0\0b", 1),
+        (b"\1\0\0\0a\2\0\0\0b", 3),
+        (b"", 0),
+        (b"", 1),
+        (b"\0", 0),
+    ],
+)
+def test_lengths_that_were_checked_before_have_the_same_errors(data: bytes, expected: int) -> None:
+    plain, framed = (Tensor("A", DATATYPES["BYTES"], (expected,), HostMemory(data)) for _ in range(2))
+    frame_strings(framed)
+    problems = [bytes_problem(tensor, expected, "m") for tensor in (plain, framed)]
+    assert len({None if problem is None else problem.message for problem in problems}) == 1
+    assert (problems[0] is None) == ((data, expected) in ((b"\1\0\0\0a" * 3, 3), (b"", 0)))

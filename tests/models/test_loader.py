@@ -8,6 +8,7 @@ from threading import Barrier
 import pytest
 
 from halimede.backends.api import InstancePlace, ModelFolder, Placement
+from halimede.backends.traits import Completes
 from halimede.config import DescribedTensor, Description, InstanceGroup, InstanceKind, ModelConfig
 from halimede.errors import Cause, Error, Internal, Invalid, NotFound, Unavailable
 from halimede.models.contents import digest_of
@@ -504,3 +505,51 @@ def test_load_refuses_inputs_that_the_backend_does_not_have(tmp_path: Path, fiel
     assert (str(error), error.cause, backend.opened) == (text, Cause.CONFIGURATION, [])
     backend.traits = replace(FakeBackend.traits, optional_inputs=True, ragged=True)
     assert opened(load_model(tmp_path / "with", config, backend)).instances
+
+
+ON_GPUS = CONFIG + "instance_group { kind: KIND_GPU count: 2 gpus: [ 0, 1 ] }"
+
+
+def test_gpus_that_are_not_there_refuse_the_model_and_the_advice_names_the_flag(tmp_path: Path) -> None:
+    error = failure(load_model(tmp_path, ON_GPUS, FakeBackend(), LoadOptions(gpus=(0,))))
+    assert "specifies invalid or unsupported gpu id 1" in str(error)
+    assert error.advice == "to serve it on the CPU, start the server with --gpu-fallback=cpu"
+
+
+def test_model_falls_back_to_the_cpu_before_it_is_described(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Describing(FakeBackend):
+        traits = replace(FakeBackend.traits, completes=Completes.ALWAYS)
+
+    backend = Describing()
+    version = opened(load_model(tmp_path, ON_GPUS, backend, LoadOptions(gpu_fallback=True)))
+    assert [(place.name, place.kind, place.device_id) for place in version.places] == [
+        ("m_0_0", InstanceKind.CPU, 0),
+        ("m_0_1", InstanceKind.CPU, 0),
+    ]
+    for shown in (version.config.json, backend.described[0][0]):
+        [group] = json.loads(shown)["instance_group"]
+        assert (group["kind"], group["count"], group["gpus"]) == ("KIND_CPU", 2, [])
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "model 'm' version 1: instance group 'm_0' asks for GPU 0, 1 and runs on the CPU, with 2 instances "
+        "(--gpu-fallback=cpu)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fallback", "advised"),
+    [
+        ("AssertionError: Torch not compiled with CUDA enabled", True, True),
+        ("Found no NVIDIA driver on your system", True, True),
+        ("RuntimeError: cudaErrorNoDevice", True, True),
+        ("no such file '/models/gpu/cuda-model/1/weights'", True, False),
+        ("AssertionError: Torch not compiled with CUDA enabled", False, False),
+    ],
+)
+def test_code_that_asks_for_a_gpu_on_the_cpu_gets_an_advice(
+    tmp_path: Path, text: str, fallback: bool, advised: bool
+) -> None:
+    groups = "instance_group { kind: KIND_GPU }" if fallback else "instance_group { kind: KIND_CPU }"
+    options = LoadOptions(gpu_fallback=fallback)
+    error = failure(load_model(tmp_path, CONFIG + groups, FakeBackend([Internal(text)]), options))
+    assert str(error) == text
+    assert ("--gpu-fallback=cpu placed it on the CPU" in error.advice) == advised

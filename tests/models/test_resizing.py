@@ -36,10 +36,11 @@ class Rig:
         backend: FakeBackend | None = None,
         inline: bool = False,
         limits: dict[tuple[str, int], int] | None = None,
+        gpu_fallback: bool = False,
     ) -> None:
         self.loop = ManualLoop()
         limiter = None if limits is None else RateLimiter(limits, self.loop.call_soon)
-        self.options = LoadOptions(limiter=limiter)
+        self.options = LoadOptions(limiter=limiter, gpu_fallback=gpu_fallback)
         repository(root, {"m": CONFIG + groups})
         self.folder = root / "m"
         self.found = FoundModel("m", self.folder)
@@ -223,3 +224,9 @@ def test_reload_reports_files_that_changed_meanwhile(tmp_path: Path) -> None:
     assert load_or_resize(rig.found, (1,), {}, backends, options, before).changed == {"1/new", "config.pbtxt"}
     gone = replace(rig.found, folder=tmp_path / "gone")
     assert load_or_resize(gone, (1,), {}, backends, options, before).changed == {""}
+
+
+def test_groups_that_fell_back_to_the_cpu_are_resized_there(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "instance_group { kind: KIND_GPU gpus: [ 0 ] }", gpu_fallback=True)
+    assert rig.resize("instance_group { kind: KIND_GPU count: 2 gpus: [ 0, 1 ] }") == ["create m_0_1"]
+    assert rig.names == ["m_0_0", "m_0_1"]

@@ -523,3 +523,24 @@ def test_options_of_model_control_are_read() -> None:
     assert options.warnings == ()
     options = read("--repository-poll-secs=-1", "--settle-secs=-1")
     assert (options.repository_poll_secs, options.settle_secs, options.model_namespacing) == (0, 0.0, False)
+
+
+def test_gpu_fallback_is_off_unless_it_names_the_cpu() -> None:
+    assert [parse(words, {}).gpu_fallback for words in ([], ["--gpu-fallback=none"], ["--gpu-fallback=cpu"])] == [
+        False,
+        False,
+        True,
+    ]
+    with pytest.raises(Invalid, match=r"invalid argument for --gpu-fallback\nUse none or cpu.$"):
+        parse(["--gpu-fallback=gpu"], {})
+
+
+def test_environments_are_built_only_if_asked_for() -> None:
+    assert not parse([], {}).build_environments
+    words = ["--python-environments=build", "--python-environment-directory=/c", "--python-environment-timeout-secs=60"]
+    options = parse(words, {})
+    assert (options.build_environments, options.environment_directory, options.environment_limit_secs) == (
+        True,
+        "/c",
+        60,
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.platform.scratch import Scratch, remove_leftovers
+from halimede.platform.scratch import Scratch, remove_leftovers, user_cache
 
 PREFIX = "halimede-test-"
 PATIENCE = 20.0
@@ -90,3 +90,18 @@ def test_place_where_nothing_can_be_locked_is_refused_and_left_empty(
     with pytest.raises(OSError, match="no folder can be locked in"):
         Scratch(PREFIX, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/halimede"),
+        ({"XDG_CACHE_HOME": "x", "HOME": "/h"}, "/h/.cache/halimede"),  # a relative one does not count
+        ({"HOME": "/h"}, "/h/.cache/halimede"),
+        ({}, f"{tempfile.gettempdir()}/halimede-{os.geteuid()}"),
+    ],
+)
+def test_user_cache_is_in_the_home_unless_the_environment_names_another(
+    environment: dict[str, str], folder: str
+) -> None:
+    assert user_cache(environment) == Path(folder)

@@ -74,7 +74,7 @@ class ChildBackend:
         self._loop = context.loop
         self._settings = ChildSettings.parse(context.settings)
         self._pool = WorkerPool(context.worker_poller, PROGRAM)
-        self._environments = Environments()
+        self._environments = Environments(build_in=context.environment_directory, build_limit=context.environment_limit)
         self._usable_gpus: dict[tuple[int, ...], Sequence[int]] = {}
         self._looks_only = context.worker_poller is None
         self._idle: list[tuple[Interpreter, Worker]] = []
@@ -140,7 +140,9 @@ class ChildBackend:
     def _interpreter(self, parameters: Mapping[str, str], folder: ModelFolder | None) -> Interpreter:
         """The interpreter of the model's environment, or the server's own. Raises Internal (P71)."""
         setting = parameters.get(ENVIRONMENT, "")
-        found = self._environments.interpreter(setting, folder.model) if setting and folder else Interpreter()
+        found = Interpreter()
+        if setting and folder:
+            found = self._environments.interpreter(setting, folder.model, folder.unwanted)
         variables = os.environ if found.variables is None else found.variables
         missing = {name: value for name, value in self.traits.environment.items() if name not in variables}
         return replace(found, overrides=missing)

@@ -32,6 +32,7 @@ from halimede.backends.python.orders import log_fields, source_of, start_order
 from halimede.backends.python.settings import (
     ENVIRONMENT,
     cpu_threads,
+    naming_its_list,
     parse_settings,
     runs_in_process,
     warn_of_own_stub,
@@ -148,7 +149,10 @@ class PythonModel:
         threads = cpu_threads(self._config, place, len(available_cores()))
         label = f"model={self._config.name} version={self._folder.number} instance={place.name}"
         interpreter = replace(self._interpreter, host=place.host, threads=threads, label=label)
-        return self._backend.start_instance(order, place.name, self._limit, interpreter)
+        try:
+            return self._backend.start_instance(order, place.name, self._limit, interpreter)
+        except Internal as error:
+            raise naming_its_list(error, self._config.parameters.get(ENVIRONMENT, ""), self._folder) from error
 
     def close(self) -> None:
         """Nothing to release: the server closes the instances."""
@@ -165,7 +169,7 @@ class PythonBackend:
         self._settings = parse_settings(context.settings)
         self._workers = WorkerPool(context.worker_poller)
         self._in_process = InProcessShared(loop, self._router, self._settings.finish_limit)
-        self._environments = Environments()
+        self._environments = Environments(build_in=context.environment_directory, build_limit=context.environment_limit)
         self._modules = ModulesOfEnvironments()
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
@@ -176,10 +180,13 @@ class PythonBackend:
         Runs in a process that ends afterwards. Raises Internal with the model's text."""
         name = asked.name or folder.model.name
         order = {**source_of(folder, filename), "name": name, "complete": json.loads(asked.json)}
-        worker = self._workers.spawn(self._interpreter(asked.parameters.get(ENVIRONMENT, ""), folder))
+        setting = asked.parameters.get(ENVIRONMENT, "")
+        worker = self._workers.spawn(self._interpreter(setting, folder))
         try:
             completed: Mapping[str, Any] | None = self._ask(worker, order, name, self._settings.describe_limit)
             return completed
+        except Internal as error:
+            raise naming_its_list(error, setting, folder) from error
         finally:
             worker.kill()
             self._workers.forget(worker)
@@ -217,7 +224,7 @@ class PythonBackend:
 
     def _interpreter(self, setting: str, folder: ModelFolder) -> Interpreter:
         """Raises Internal (P71)."""
-        return self._environments.interpreter(setting, folder.model) if setting else OWN
+        return self._environments.interpreter(setting, folder.model, folder.unwanted) if setting else OWN
 
     def start_instance(
         self, order: Mapping[str, Any], name: str, limit: float, interpreter: Interpreter

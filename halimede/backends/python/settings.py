@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from halimede.backends.api import CpuShare, InstancePlace
+from halimede.backends.api import CpuShare, InstancePlace, ModelFolder
 from halimede.backends.child.settings import EXECUTION_LIMIT
 from halimede.config.model_config import ModelConfig
-from halimede.errors import Invalid
+from halimede.errors import Internal, Invalid
+from halimede.workers.host.environments import MODEL_DIRECTORY
 from halimede.workers.host.restarts import PATIENCE
 
 log = logging.getLogger(__name__)
@@ -135,3 +136,24 @@ def warn_of_own_stub(model: str, folder: Path) -> None:
 
 
 _STUB = "triton_python_backend_stub"
+
+
+def naming_its_list(error: Internal, setting: str, folder: ModelFolder) -> Internal:
+    """The error of a load. If a module is missing, the model has a list of packages, and `setting` names no
+    environment, the text says what the list is good for."""
+    if setting or _MISSING not in error.message:
+        return error
+    for place in (folder.version, folder.model):
+        for name in _LISTS:
+            if (place / name).is_file():
+                value = MODEL_DIRECTORY + str(place / name).removeprefix(str(folder.model))
+                return Internal(
+                    f"{error.message.rstrip()}\n\nThe list of packages '{place / name}' is not used. To let the server "
+                    f"build an environment from it, set the model's parameter {ENVIRONMENT} to '{value}', and start "
+                    "the server with '--python-environments=build'."
+                )
+    return error
+
+
+_MISSING = "ModuleNotFoundError"
+_LISTS = ("requirements.txt", "pyproject.toml")

@@ -1,18 +1,19 @@
 """The gRPC RPCs other than inference. Each is one row: message to question, answer to message.
 
-Holds an engine port and no state. Event-loop thread only.
+Holds an engine port and no state. Event-loop thread only; a large message is read on another thread.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from halimede.engine_port import EnginePort, Query, RegionKind
-from halimede.errors import Error, NotFound
+from halimede.errors import Error, Invalid, NotFound
 from halimede.front.access import Category
 from halimede.front.grpc.status import finish_with, internal_error
+from halimede.front.offload import Offload
 from halimede.tensors import Buffer
 from halimede.transport.grpc.calls import GrpcCall, Unary
 from halimede.wire.grpc import admin as messages
@@ -24,12 +25,19 @@ from halimede.wire.grpc import shared_memory as regions
 class AdminRpc:
     """One RPC. `category` is what restricts it (G13). `read` turns the request message into a query and may raise
     Error. `write` turns the answer into a message. `unknown` is the answer instead of NotFound, None if it is an
-    error."""
+    error. `large`: a message may be large, and is then read on another thread."""
 
     category: Category
     read: Callable[[Buffer], Query[Any]]
     write: Callable[[Any], bytes]
     unknown: Any = None
+    large: bool = False
+
+
+MAX_WRITTEN_ON_LOOP: Final = 200
+"""Models of an answer that the event loop writes, which takes 3 ms."""
+MAX_MESSAGE_BYTES: Final = 1 << 16
+"""Bytes of a gRPC message other than those of inferences and loads. Beyond: INVALID_ARGUMENT."""
 
 
 def _nothing(answer: None) -> bytes:
@@ -61,7 +69,7 @@ ADMIN_RPCS: Mapping[str, AdminRpc] = MappingProxyType(
                 ),
                 "ModelStatistics": AdminRpc(Category.STATISTICS, metadata.read_statistics, metadata.encode_statistics),
                 "RepositoryIndex": AdminRpc(Category.MODEL_REPOSITORY, messages.read_index, messages.write_index),
-                "RepositoryModelLoad": AdminRpc(Category.MODEL_REPOSITORY, messages.read_load, _nothing),
+                "RepositoryModelLoad": AdminRpc(Category.MODEL_REPOSITORY, messages.read_load, _nothing, large=True),
                 "RepositoryModelUnload": AdminRpc(Category.MODEL_REPOSITORY, messages.read_unload, _nothing),
                 "TraceSetting": AdminRpc(Category.TRACE, messages.read_trace_settings, messages.write_trace_settings),
                 "LogSettings": AdminRpc(Category.LOGGING, messages.read_log_settings, messages.write_log_settings),
@@ -88,32 +96,59 @@ ADMIN_RPCS: Mapping[str, AdminRpc] = MappingProxyType(
 """The rows, by path."""
 
 
-def admin_rpcs(port: EnginePort) -> dict[str, Unary]:
+def admin_rpcs(port: EnginePort, offload: Offload) -> dict[str, Unary]:
     """Returns the handlers of all rows, by path."""
-    return {path: Unary(partial(_handle, port, rpc)) for path, rpc in ADMIN_RPCS.items()}
+    return {path: Unary(partial(_handle, port, offload, rpc)) for path, rpc in ADMIN_RPCS.items()}
 
 
-def _handle(port: EnginePort, rpc: AdminRpc, message: Buffer, call: GrpcCall) -> None:
+def _handle(port: EnginePort, offload: Offload, rpc: AdminRpc, message: Buffer, call: GrpcCall) -> None:
+    if len(message) <= MAX_MESSAGE_BYTES:
+        _ask(port, offload, rpc, partial(rpc.read, message), call)
+    elif rpc.large:
+        offload(partial(rpc.read, message), lambda query: _ask(port, offload, rpc, partial(_unwrapped, query), call))
+    else:
+        text = f"the request has {len(message)} bytes; the largest has {MAX_MESSAGE_BYTES}"
+        finish_with(call, Invalid(text))
+
+
+def _unwrapped(query: Query[Any] | Error) -> Query[Any]:
+    if isinstance(query, Error):
+        raise query
+    return query
+
+
+def _ask(port: EnginePort, offload: Offload, rpc: AdminRpc, read: Callable[[], Query[Any]], call: GrpcCall) -> None:
     try:
-        port.ask(rpc.read(message), partial(_answer, rpc, call))
+        port.ask(read(), partial(_answer, offload, rpc, call))
     except Error as error:
         finish_with(call, error)
     except Exception:
         finish_with(call, internal_error("a gRPC handler"))
 
 
-def _answer(rpc: AdminRpc, call: GrpcCall, answer: Any) -> None:
+def _answer(offload: Offload, rpc: AdminRpc, call: GrpcCall, answer: Any) -> None:
     # An answer may be the Error itself, because it may come after `_handle` has returned.
     if isinstance(answer, NotFound) and rpc.unknown is not None:
         answer = rpc.unknown
     elif isinstance(answer, Error):
         finish_with(call, answer)
         return
+    # Statistics of a thousand models take 15 ms to write.
+    if isinstance(answer, list) and len(answer) > MAX_WRITTEN_ON_LOOP:
+        offload(partial(rpc.write, answer), partial(_send, call))
+        return
     try:
         message = rpc.write(answer)
     except Exception:
         # If the answer comes later, `_handle` does not catch this any more.
         finish_with(call, internal_error("writing a gRPC answer"))
+        return
+    _send(call, message)
+
+
+def _send(call: GrpcCall, message: bytes | Error) -> None:
+    if isinstance(message, Error):
+        finish_with(call, message)
         return
     call.send([message])
     call.finish()

@@ -1,7 +1,7 @@
 """The gRPC service `inference.GRPCInferenceService`: its RPCs, its handlers, and its inference streams.
 
 Knows the engine's port, the messages, and what `transport.grpc.calls` offers. Callbacks only, all on the event-loop
-thread. Nothing blocks.
+thread. Nothing blocks; a large message is parsed on another thread.
 """
 
 from collections import deque
@@ -10,12 +10,13 @@ from time import monotonic_ns
 from typing import ClassVar
 
 from halimede.engine_port import EnginePort, ModelTransaction
-from halimede.errors import DecoupledModel, Error, Internal, Unavailable
+from halimede.errors import Cancelled, DecoupledModel, Error, Internal, Unavailable
 from halimede.front.access import OPEN, Access
 from halimede.front.cancelling import cancel
 from halimede.front.grpc.access import ForwardingDecoder, restricted
 from halimede.front.grpc.admin import SERVICE, admin_rpcs
 from halimede.front.grpc.status import finish_with, internal_error
+from halimede.front.offload import Offload, at_once
 from halimede.front.tracing import traced_call, traced_message
 from halimede.requests import Answer, InferResponse, Reply, Resume
 from halimede.tensors import Buffer
@@ -25,6 +26,8 @@ from halimede.wire.grpc.infer import (
     InferDecoder,
     InferEncoder,
     InferMessage,
+    TakesLong,
+    parse_large,
     stream_empty_final,
     stream_failure,
     stream_refusal,
@@ -45,7 +48,7 @@ class GrpcService:
     """The handlers of one server over one engine port.
 
     `response_pool_size` is how many responses of a request may wait for its reader before the model waits (G32).
-    `access` says what is restricted and what is forwarded.
+    `access` says what is restricted and what is forwarded. `offload` parses large messages on another thread.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class GrpcService:
         response_pool_size: int = UNLIMITED_POOL,
         access: Access = OPEN,
         traces: Sampler = UNTRACED,
+        offload: Offload = at_once,
     ) -> None:
         self.port = port
+        self.offload = offload
         # 0 means no limit to the engine, and costs no callback per response.
         self.most_ahead = response_pool_size if response_pool_size < UNLIMITED_POOL else 0
         self.forwarding = None if access.forward is None else ForwardingDecoder(access.forward)
@@ -64,7 +69,7 @@ class GrpcService:
         self.traces = traces
         self.draining = False
         self.streams: set[InferStream] = set()
-        rpcs: dict[str, Unary | Bidirectional] = {**admin_rpcs(port)}
+        rpcs: dict[str, Unary | Bidirectional] = {**admin_rpcs(port, offload)}
         infer, stream = (self._infer, InferStream) if access.forward is None else (self._forward, _ForwardingStream)
         rpcs[SERVICE + "ModelInfer"] = Unary(infer, True, raw_offset)
         rpcs[SERVICE + "ModelStreamInfer"] = Bidirectional(partial(stream, self), True, raw_offset)
@@ -83,26 +88,46 @@ class GrpcService:
         try:
             if self.draining:
                 raise Unavailable(DRAINING)
-            incoming = self.decoder.parse(message)
-            version = incoming.version
             try:
-                request = self.decoder.request(incoming, version)
-            except Error as error:
-                # Triton checks the model before the request, so an error of the model has precedence.
-                self.port.ask(ModelTransaction(incoming.model_name, version), partial(_refuse, call, error))
-                return None
-            reply = _UnaryReply(self.encoder, call)
-            slot: Reply = reply
-            if started and not self.traces.passes(request):
-                slot = traced_call(self.traces, call, request, reply, started)
-            key = self.port.infer(request, slot)
-            # A call that is answered already has nothing to cancel.
-            return None if reply.over else partial(cancel, self.port, key, "gRPC", request.model_name, request.id)
+                incoming = self.decoder.parse(message)
+            except TakesLong:
+                return _LargeInfer(self, message, call, started).cancel
+            return self._start(incoming, call, started)
         except Error as error:
             finish_with(call, error)
         except Exception:
             finish_with(call, internal_error("an inference over gRPC"))
         return None
+
+    def start_large(self, incoming: InferMessage | Error, call: GrpcCall, started: int) -> Cancel | None:
+        """Starts the inference of a message that another thread has parsed."""
+        try:
+            if isinstance(incoming, Error):
+                raise incoming
+            if self.forwarding is not None:
+                self.forwarding.metadata = call.metadata
+            return self._start(incoming, call, started)
+        except Error as error:
+            finish_with(call, error)
+        except Exception:
+            finish_with(call, internal_error("an inference over gRPC"))
+        return None
+
+    def _start(self, incoming: InferMessage, call: GrpcCall, started: int) -> Cancel | None:
+        version = incoming.version
+        try:
+            request = self.decoder.request(incoming, version)
+        except Error as error:
+            # Triton checks the model before the request, so an error of the model has precedence.
+            self.port.ask(ModelTransaction(incoming.model_name, version), partial(_refuse, call, error))
+            return None
+        reply = _UnaryReply(self.encoder, call)
+        slot: Reply = reply
+        if started and not self.traces.passes(request):
+            slot = traced_call(self.traces, call, request, reply, started)
+        key = self.port.infer(request, slot)
+        # A call that is answered already has nothing to cancel.
+        return None if reply.over else partial(cancel, self.port, key, "gRPC", request.model_name, request.id)
 
     def _forward(self, message: Buffer, call: GrpcCall) -> Cancel | None:
         """Handles a ModelInfer call and adds its metadata to the parameters. `_infer` decodes before it returns, so the
@@ -110,6 +135,36 @@ class GrpcService:
         if self.forwarding is not None:
             self.forwarding.metadata = call.metadata
         return self._infer(message, call)
+
+
+class _LargeInfer:
+    """A ModelInfer call whose message another thread parses."""
+
+    __slots__ = ("_call", "_cancel", "_gone", "_service", "_started")
+
+    def __init__(self, service: GrpcService, message: Buffer, call: GrpcCall, started: int) -> None:
+        self._service = service
+        self._call = call
+        self._started = started
+        self._cancel: Cancel | None = None
+        self._gone = False
+        service.offload(partial(self._parse, message), self._parsed)
+
+    def cancel(self) -> None:
+        """The client has gone."""
+        self._gone = True
+        if self._cancel is not None:
+            self._cancel()
+
+    def _parse(self, message: Buffer) -> InferMessage:
+        """Any thread."""
+        if self._gone:
+            raise Cancelled("the client has gone")
+        return parse_large(message)
+
+    def _parsed(self, incoming: InferMessage | Error) -> None:
+        if not self._gone:
+            self._cancel = self._service.start_large(incoming, self._call, self._started)
 
 
 def _refuse(call: GrpcCall, error: Error, decoupled: bool | Error) -> None:
@@ -195,6 +250,7 @@ class InferStream:
         "_line",
         "_open",
         "_over",
+        "_parsing",
         "_service",
         "call",
         "counts",
@@ -208,6 +264,8 @@ class InferStream:
         self._held = 0
         self._in_flight = 0
         self._holding = False
+        self._parsing = False
+        """Whether another thread parses a message."""
         self._half_closed = False
         self._over = False
         self.counts = service.most_ahead > 0
@@ -221,11 +279,39 @@ class InferStream:
             return
         try:
             incoming = self._service.decoder.parse(message)
-        except Error:
+        except TakesLong:
+            # No further message is delivered before this one, so the order stays.
+            self._parsing = True
+            self._hold_if_full()
+            self._service.offload(partial(parse_large, message), partial(self._parsed, len(message)))
+        except Error as error:
+            self._unparsed(error)
+        else:
+            self._take(incoming, len(message))
+
+    def _parsed(self, size: int, incoming: InferMessage | Error) -> None:
+        """Another thread has parsed a large message."""
+        self._parsing = False
+        if self._over:
+            return
+        if isinstance(incoming, Error):
+            self._unparsed(incoming)
+        else:
+            self._take(incoming, size)
+        self._advance()
+        self.finish_when_done()
+
+    def _unparsed(self, error: Error) -> None:
+        if isinstance(error, Internal):
             # Triton treats a message that it cannot parse as the end of the stream.
             self.half_closed()
-            return
-        reply = _StreamReply(self, incoming, len(message) + self.OVERHEAD_BYTES)
+        else:
+            # The message is beyond a limit.
+            self._cancel_all()
+            finish_with(self.call, error)
+
+    def _take(self, incoming: InferMessage, size: int) -> None:
+        reply = _StreamReply(self, incoming, size + self.OVERHEAD_BYTES)
         self._in_flight += reply.cost
         self._open.add(reply)
         # Every request stands in the line until the engine says that its model is decoupled.
@@ -234,6 +320,9 @@ class InferStream:
             self._ask(reply)
         except Exception as error:
             reply.refuse(error)
+        self._hold_if_full()
+
+    def _hold_if_full(self) -> None:
         # Once, and again only after the call has resumed.
         if self._is_full and not self._holding:
             self._holding = True
@@ -241,7 +330,7 @@ class InferStream:
 
     @property
     def _is_full(self) -> bool:
-        return self._in_flight >= self.MAX_IN_FLIGHT_BYTES or self._held >= self.MAX_HELD_BYTES
+        return self._parsing or self._in_flight >= self.MAX_IN_FLIGHT_BYTES or self._held >= self.MAX_HELD_BYTES
 
     def half_closed(self) -> None:
         self._half_closed = True
@@ -363,7 +452,7 @@ class InferStream:
         """Ends the call if nothing is in flight and nothing more is to come, because the client or the server
         ends it."""
         # The last of the open requests calls this again.
-        if self._open or self._over:
+        if self._open or self._over or self._parsing:
             return
         if self._half_closed:
             self._end()

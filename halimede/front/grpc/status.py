@@ -30,11 +30,17 @@ CODES: dict[type[BaseException], int] = {
 """The status of each kind of error (G3). A derived kind has the status of its base."""
 
 
+MAX_TEXT_CHARACTERS = 1 << 13
+"""Characters of the text of a gRPC status, which is a header. Beyond: the text is cut."""
+
+
 def finish_with(call: GrpcCall, error: Error) -> None:
     """Ends the call with the status of an error."""
     # The nearest base counts, so a refined kind may have a status of its own.
     code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), CODES[Unknown])
-    call.finish(code, error.message)
+    text = error.message
+    # It may have a name of any length that a client has sent.
+    call.finish(code, text if len(text) <= MAX_TEXT_CHARACTERS else text[:MAX_TEXT_CHARACTERS] + "...")
 
 
 def internal_error(what: str) -> Internal:

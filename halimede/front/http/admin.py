@@ -1,6 +1,7 @@
 """The HTTP routes other than inference. Each is one row: request to question, answer to body.
 
-Holds an engine port and no state. Event-loop thread only; a large body is parsed on another thread.
+Holds an engine port and no state. Event-loop thread only; large bodies are read and written on another
+thread.
 """
 
 import logging
@@ -29,14 +30,15 @@ from halimede.front.http.handling import (
     PLAIN,
     POST,
     HttpExchange,
-    Offload,
     Route,
     RouteHandler,
     ask,
     refuse,
+    run_offloaded,
     with_body_read,
 )
 from halimede.front.http.openapi import describe
+from halimede.front.offload import Offload
 from halimede.wire.http import admin as bodies
 from halimede.wire.http import metadata as wire
 from halimede.wire.http.infer import parse_version
@@ -47,6 +49,9 @@ A = TypeVar("A")
 
 MODEL = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
+
+MAX_WRITTEN_ON_LOOP = 100
+"""Models of an answer that the event loop writes, which takes 3 ms."""
 
 Read = Callable[[HttpExchange, str, str], Query[A]]
 """Returns the question that a request asks, given the two names in its path. Raises Error. Any thread."""
@@ -123,12 +128,22 @@ class HttpAdmin:
                 ask(self._port, exchange, query, lambda answer: answered(exchange, answer), fields)
 
         def answered(exchange: HttpExchange, answer: A) -> None:
+            # Statistics of a thousand models take 30 ms to write.
+            if isinstance(answer, list) and len(answer) > MAX_WRITTEN_ON_LOOP:
+                run_offloaded(self._offload, exchange, partial(write, answer), partial(wrote, exchange))
+                return
             try:
                 written = write(answer)
             except Exception:
                 # An answer may come later, when the connection does not catch errors of its handler any more.
                 log.exception("failed to encode the answer to %s", exchange.target)
                 refuse(exchange, Internal("the server failed to write the answer"), fields)
+            else:
+                _respond(exchange, written)
+
+        def wrote(exchange: HttpExchange, written: Written | Error) -> None:
+            if isinstance(written, Error):
+                refuse(exchange, written, fields)
             else:
                 _respond(exchange, written)
 

@@ -7,7 +7,8 @@ given to `Offload`.
 from collections.abc import Sequence
 
 from halimede.errors import Error
-from halimede.front.http.handling import JSON, Answerable, ExchangeWrapper, Offload, run_offloaded, status_of
+from halimede.front.http.handling import JSON, Answerable, ExchangeWrapper, run_offloaded, status_of
+from halimede.front.offload import Offload
 from halimede.tensors import Buffer
 from halimede.wire.http.compression import (
     IDENTITY,

@@ -20,7 +20,6 @@ from halimede.front.http.handling import (
     POST,
     AnswerStream,
     HttpExchange,
-    Offload,
     Route,
     Streamable,
     ask,
@@ -30,6 +29,7 @@ from halimede.front.http.handling import (
     status_of,
 )
 from halimede.front.http.load_report import LOAD_FORMAT, LoadReportingExchange
+from halimede.front.offload import Offload
 from halimede.front.tracing import traced, undecoded
 from halimede.requests import Answer, InferRequest, InferResponse, Reply, Resume
 from halimede.traces import UNTRACED, Sampler

@@ -33,6 +33,7 @@ from halimede.errors import (
     Unsupported,
 )
 from halimede.front.access import Category
+from halimede.front.offload import Offload
 from halimede.requests import InferResponse
 from halimede.tensors import Buffer
 from halimede.transport.http1.headers import Headers
@@ -45,8 +46,9 @@ JSON = b"Content-Type: application/json\r\n"
 """Header fields of an answer with a JSON body."""
 PLAIN = b""
 """No header fields. The transport then says text/plain."""
-OFFLOAD_BYTES = 1 << 20
-"""Larger JSON is neither parsed nor written on the event loop."""
+OFFLOAD_BYTES = 1 << 16
+"""Larger JSON is neither parsed nor written on the event loop: it may have twenty thousand elements, which take some
+milliseconds."""
 
 GET = frozenset({b"GET"})
 POST = frozenset({b"POST"})
@@ -151,12 +153,6 @@ class HttpExchange(Streamable, Protocol):
     body: Buffer
     began: int
     on_gone: Callable[[], None]
-
-
-class Offload(Protocol):
-    """Runs `work` on another thread, then `done` on the event loop with its result, or the Error that it raised."""
-
-    def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None: ...
 
 
 def run_offloaded(

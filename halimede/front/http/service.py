@@ -23,7 +23,6 @@ from halimede.front.http.handling import (
     POST,
     Answerable,
     HttpExchange,
-    Offload,
     Route,
     RouteHandler,
     ask,
@@ -39,9 +38,10 @@ from halimede.front.http.load_report import LOAD_FORMAT, LoadReportingExchange
 from halimede.front.http.pages import HttpPages
 from halimede.front.http.shared_memory import HttpSharedMemory
 from halimede.front.metrics import MetricsScrapes
+from halimede.front.offload import Offload
 from halimede.front.tracing import traced, undecoded
 from halimede.requests import Answer, InferRequest, Reply, Resume
-from halimede.tensors import Buffer
+from halimede.tensors import STRINGS_PER_TURN, Buffer
 from halimede.traces import UNTRACED, Sampler
 from halimede.wire.http import infer as wire
 from halimede.wire.http.compression import decompress
@@ -52,6 +52,9 @@ MAX_KNOWN_TARGETS = 4096
 """Request targets whose route is remembered."""
 MAX_KNOWN_TARGET_BYTES = 512
 """Length of a target whose route is remembered."""
+
+LEAST_MANY_STRINGS_BYTES = 4 * STRINGS_PER_TURN
+"""A smaller body has no strings whose lengths take long to check. Each has four bytes at least."""
 
 HEADER_LENGTH = b"inference-header-content-length"
 _TEXT = ("utf-8", "surrogateescape")
@@ -172,7 +175,7 @@ class HttpService:
             # threads.
             body = memoryview(decompress(compressed, self._max_input_size))
             length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(body))
-            return wire.decode_infer(model, number, body, length, self._max_input_size)
+            return wire.decode_large(model, number, body, length, self._max_input_size)
 
         run_offloaded(self._offload, exchange, work, lambda decoded: self._decoded(exchange, model, number, decoded))
 
@@ -187,7 +190,20 @@ class HttpService:
         except Error as error:
             self._decoded(exchange, model, number, error)
             return
+        # Binary strings may be many in a body whose JSON is short.
+        if len(body) > LEAST_MANY_STRINGS_BYTES and wire.has_many_strings_in(request):
+            self._check_elsewhere(exchange, model, number, request, form)
+            return
         self._begin(exchange, request, form)
+
+    def _check_elsewhere(
+        self, exchange: HttpExchange, model: str, number: int, request: InferRequest, form: wire.ResponseForm
+    ) -> None:
+        def work() -> tuple[InferRequest, wire.ResponseForm]:
+            wire.check_strings(request)
+            return request, form
+
+        run_offloaded(self._offload, exchange, work, lambda decoded: self._decoded(exchange, model, number, decoded))
 
     def _decode_elsewhere(
         self, exchange: HttpExchange, model: str, number: int, body: memoryview, length: int | None
@@ -196,7 +212,7 @@ class HttpService:
         run_offloaded(
             self._offload,
             exchange,
-            lambda: wire.decode_infer(model, number, body, length, self._max_input_size),
+            lambda: wire.decode_large(model, number, body, length, self._max_input_size),
             lambda decoded: self._decoded(exchange, model, number, decoded),
         )
 

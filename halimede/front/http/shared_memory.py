@@ -23,13 +23,13 @@ from halimede.front.http.handling import (
     JSON,
     POST,
     HttpExchange,
-    Offload,
     Route,
     RouteHandler,
     ask,
     refuse,
     with_body_read,
 )
+from halimede.front.offload import Offload
 from halimede.tensors import Buffer
 from halimede.wire.http import shared_memory as wire
 from halimede.wire.http.admin import check_size

@@ -138,8 +138,17 @@ def answer_encoding(level: str, accepted: Sequence[str]) -> str:
     return next((encoding for encoding in _LEVELS[level] if encoding in accepted), IDENTITY)
 
 
+FREE_INFLATED_BYTES = 1 << 28
+"""Size that any compressed gRPC message may have after decompression."""
+MAX_INFLATED_RATIO = 100
+"""Size of a gRPC message of more than 256 MiB after decompression, in sizes of the compressed one. Beyond:
+RESOURCE_EXHAUSTED."""
+
+
 def inflate(message: Buffer, encoding: str, limit: int) -> bytes:
     """Returns the decompressed message. Raises MessageFault if it is malformed or larger than `limit` bytes."""
+    # A tensor of zeros shrinks a thousandfold, so a small message may have any ratio.
+    limit = min(limit, max(FREE_INFLATED_BYTES, MAX_INFLATED_RATIO * len(message)))
     engine = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
         # One byte above the limit tells that there is more. The rest is not decompressed.

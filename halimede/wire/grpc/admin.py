@@ -4,7 +4,7 @@ Each `read_*` may raise Error with Triton's text, and Internal for a message tha
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from halimede.engine_port import (
     LOG_FORMATS,
@@ -17,11 +17,17 @@ from halimede.engine_port import (
     TraceSettings,
     UnloadModel,
 )
-from halimede.errors import Error, Invalid, Unsupported
+from halimede.errors import Error, Internal, Invalid, Unsupported
 from halimede.protocol import inference_pb2 as pb
 from halimede.tensors import Buffer
 from halimede.wire.grpc.infer import parse, sendable
+from halimede.wire.grpc.scan import FieldReader
 from halimede.wire.settings import LOG_FILE, NUMBERS, TRACE_FILE, read_levels, read_number
+
+MAX_LOAD_PARAMETERS: Final = 10_000
+"""Parameters of a gRPC request to load a model, each of which may be a file. Beyond: INVALID_ARGUMENT."""
+_LOAD_PARAMETER, _PARAMETER_VALUE = 0x1A, 0x12
+"""The tags of a parameter in the request, and of its value."""
 
 # The model repository.
 
@@ -47,6 +53,7 @@ def write_index(entries: Iterable[IndexEntry]) -> bytes:
 
 def read_load(message: Buffer) -> LoadModel:
     """Reads a request to load a model, with its configuration and files (G8)."""
+    _count_parameters(message)
     asked = parse(pb.RepositoryModelLoadRequest, message)
     _refuse_repository(asked)
     config = None
@@ -59,6 +66,23 @@ def read_load(message: Buffer) -> LoadModel:
         else:
             raise Invalid(f"unrecognized load parameter '{key}'.")
     return LoadModel(asked.model_name, config, tuple(files))
+
+
+def _count_parameters(message: Buffer) -> None:
+    """Raises Invalid for a request with too many parameters, before protobuf makes objects of them."""
+    view = memoryview(message)
+    text = f"the request has more than {MAX_LOAD_PARAMETERS} parameters"
+    # A parameter is four fields: itself, its key, its value, and what the value has.
+    reader = FieldReader(view, 4 * MAX_LOAD_PARAMETERS + 2, text)
+    try:
+        for _, tag, start, stop in reader.fields(0, len(view)):
+            if tag == _LOAD_PARAMETER:
+                for _, inner, at, end in reader.fields(start, stop):
+                    if inner == _PARAMETER_VALUE:
+                        for _ in reader.fields(at, end):
+                            pass
+    except IndexError:
+        raise Internal("Unable to parse request") from None
 
 
 def _load_parameter(asked: Any, key: str, kind: str) -> Any:

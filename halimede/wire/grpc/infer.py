@@ -6,16 +6,29 @@ compiled form. Knows no connection and no status code. One thread at a time.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from halimede.errors import Internal, Invalid
+from halimede.errors import Error, Internal, Invalid
 from halimede.protocol import inference_pb2 as pb
-from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameter, Parameters
-from halimede.tensors import Buffer, DataType, HostMemory, RegionReference, Shape, Tensor, datatype_named
+from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameter, Parameters, refuse_long_id
+from halimede.tensors import (
+    Buffer,
+    DataType,
+    HostMemory,
+    RegionReference,
+    Shape,
+    Tensor,
+    are_many,
+    datatype_named,
+    frame_strings,
+    has_many_strings,
+    refuse_many_dims,
+)
+from halimede.wire.grpc.large import LargeMessage, TypedContents
 from halimede.wire.grpc.parts import (
     CLASSIFICATION,
     SHARED_MEMORY,
@@ -82,7 +95,8 @@ class _Head:
 
     `whole` is the parsed protobuf message while it is still needed. It is None for a remembered head, whose `inputs`
     and `outputs` are complete. A remembered head is shared between requests and never changed. `inputs` have the index
-    of their raw contents, or -1 for inputs in shared memory, whose tensors are in `references`.
+    of their raw contents, or -1 for inputs in shared memory, whose tensors are in `references`. `typed` are the typed
+    contents of a large message, by the index of the input. `many_strings`: the lengths of strings take long to check.
     """
 
     __slots__ = (
@@ -90,12 +104,14 @@ class _Head:
         "destinations",
         "in_regions",
         "inputs",
+        "many_strings",
         "model_name",
         "model_version",
         "outputs",
         "plain",
         "references",
         "text",
+        "typed",
         "version",
         "whole",
     )
@@ -113,13 +129,16 @@ class _Head:
         self.references: dict[str, Tensor] = {}
         self.destinations: dict[str, RegionReference] | None = None
         self.classes: dict[str, int] | None = None
+        self.typed: dict[int, TypedContents] | None = None
+        self.many_strings = any(item.datatype == "BYTES" and are_many(item.shape) for item in whole.inputs)
 
 
 class InferMessage:
     """A ModelInferRequest whose top level was parsed. Either `settings` are known for its parameters, or `parameters`
-    has protobuf's, and `text` their bytes. `empty_final` (G31) is known after the decoder has made the request."""
+    has protobuf's, and `text` their bytes. `empty_final` (G31) is known after the decoder has made the request. `ready`
+    is the request of a large message, or what is wrong with it."""
 
-    __slots__ = ("empty_final", "head", "id", "parameters", "raws", "settings", "text")
+    __slots__ = ("empty_final", "head", "id", "parameters", "raws", "ready", "settings", "text")
 
     def __init__(
         self,
@@ -137,6 +156,7 @@ class InferMessage:
         self.parameters = parameters
         self.text = text
         self.empty_final = False
+        self.ready: InferRequest | Error | None = None
 
     @property
     def model_name(self) -> str:
@@ -154,6 +174,10 @@ class InferMessage:
         return version_of(self.head.model_version) if known is None else known
 
 
+class TakesLong(Exception):
+    """The message is for `parse_large`, on another thread than the event loop."""
+
+
 class InferDecoder:
     """Turns ModelInferRequest messages into InferRequests. It takes two steps, because Triton checks the model between
     them."""
@@ -162,6 +186,8 @@ class InferDecoder:
     """Size of a head, or of parameters, that are remembered."""
     MAX_HEADS: ClassVar[int] = 256
     """Number of heads, of parameters and of layouts that are remembered."""
+    MAX_UNUSUAL_BYTES: ClassVar[int] = 1 << 12
+    """Size of a message with unusual fields that `parse` takes."""
 
     def __init__(self) -> None:
         self._layouts: dict[int, MessageLayout[tuple[_Head, RememberedParameters | None]]] = {}
@@ -170,7 +196,8 @@ class InferDecoder:
         self._remembered = 0
 
     def parse(self, message: Buffer) -> InferMessage:
-        """Parses the top level of a message. The result has views of `message`. Raises Internal if it is malformed."""
+        """Parses the top level of a message. The result has views of `message`. Raises TakesLong if the message is for
+        `parse_large`, Internal if it is malformed, and Invalid if it is beyond a limit."""
         layout = self._layouts.get(len(message))
         if layout is None or (known := layout.known.get(layout.key(message))) is None:
             return self._read(message)
@@ -184,10 +211,13 @@ class InferDecoder:
             scan = scan_message(view)
         except IndexError:
             _unreadable()
-        # An unusual message. protobuf reads all of it, and nothing is remembered.
+        # A large message, or an unusual one. Nothing is remembered of it.
         if scan is None:
-            whole = parse(pb.ModelInferRequest, message)
-            return InferMessage(whole.id, _Head(whole), whole.raw_input_contents, None, whole.parameters)
+            if len(message) > self.MAX_UNUSUAL_BYTES:
+                raise TakesLong
+            return parse_large(message)
+        if scan.id:
+            refuse_long_id(scan.id.stop - scan.id.start)
         text = scan.parameters
         settings = self._settings.get(text) if text else None
         # The bytes of the parameters are a message with this field only, so protobuf can read them alone.
@@ -198,13 +228,20 @@ class InferDecoder:
         if head is None:
             head = _Head(parse(pb.ModelInferRequest, scan.head), scan.head)
         # Head and parameters are both known, so messages like this one repeat.
-        elif values is None:
+        elif values is None and not head.many_strings:
             self._lay_out(message, scan, (head, settings))
+        if head.many_strings:
+            raise TakesLong
         return InferMessage(request_id, head, raws, settings, values, text)
 
     def request(self, incoming: InferMessage, version: int) -> InferRequest:
         """Returns the request for `version`. Its tensors are views of the message. Raises what is wrong with it (G16 to
         G23)."""
+        if (ready := incoming.ready) is not None:
+            if isinstance(ready, Error):
+                raise ready
+            ready.version = version
+            return ready
         head = incoming.head
         request = InferRequest(head.model_name, version)
         request.id = incoming.id
@@ -217,7 +254,7 @@ class InferDecoder:
         if head.whole is None:
             _fill(request, head, incoming.raws)
         else:
-            _read_tensors(request, head.whole, incoming.raws)
+            _read_tensors(request, head.whole, incoming.raws, head.typed)
             self._remember(head, request)
         return request
 
@@ -276,13 +313,43 @@ def _text(view: memoryview) -> str:
         _unreadable()
 
 
-def _read_tensors(request: InferRequest, whole: Any, raws: Sequence[Buffer]) -> None:
+def parse_large(message: Buffer) -> InferMessage:
+    """Parses a message of any size, and makes its request. Any thread; lets others run meanwhile. Raises Internal if
+    the message is malformed, and Invalid if it is beyond a limit."""
+    large = LargeMessage(memoryview(message))
+    whole = parse(pb.ModelInferRequest, large.head)
+    refuse_long_id(len(whole.id))
+    try:
+        for item in large.inputs:
+            whole.inputs.add().MergeFromString(item)
+    except DecodeError:
+        _unreadable()
+    head = _Head(whole)
+    head.typed = large.contents
+    incoming = InferMessage(whole.id, head, large.raws, None, whole.parameters)
+    try:
+        request = InferDecoder().request(incoming, -1)
+        for tensor in request.inputs.values():
+            if has_many_strings(tensor):
+                frame_strings(tensor)
+        incoming.ready = request
+    except Error as error:
+        # Its traceback would keep the message.
+        incoming.ready = error.with_traceback(None)
+    return incoming
+
+
+def _read_tensors(
+    request: InferRequest, whole: Any, raws: Sequence[Buffer], typed: Mapping[int, TypedContents] | None
+) -> None:
     refuse_duplicates(request, "input", whole.inputs)
     refuse_duplicates(request, "output", whole.outputs)
     rest = iter(raws)
-    for item in whole.inputs:
-        memory = input_memory(item, request.model_name, bool(raws), rest)
+    for index, item in enumerate(whole.inputs):
+        contents = typed.get(index) if typed else None
+        memory = input_memory(item, request.model_name, bool(raws), rest, contents)
         datatype = datatype_named(item.datatype)
+        refuse_many_dims(item.name, len(item.shape))
         request.inputs[item.name] = Tensor(item.name, datatype, tuple(item.shape), memory)
         if isinstance(memory, RegionReference):
             request.in_regions = True

@@ -31,6 +31,7 @@ from halimede.tensors import (
     datatype_named,
     join_bytes,
 )
+from halimede.wire.grpc.large import TypedContents
 
 _UINT32_MASK = 2**32 - 1
 _UINT64_MASK = 2**64 - 1
@@ -139,8 +140,11 @@ def refuse_duplicates(request: InferRequest, kind: str, items: Iterable[Any]) ->
         seen.add(item.name)
 
 
-def input_memory(item: Any, model: str, raw_used: bool, raws: Iterator[Buffer]) -> HostMemory | RegionReference:
-    """Returns the data of an input from the one of three places that has it (G20)."""
+def input_memory(
+    item: Any, model: str, raw_used: bool, raws: Iterator[Buffer], typed: TypedContents | None = None
+) -> HostMemory | RegionReference:
+    """Returns the data of an input from the one of three places that has it (G20). `typed` are typed contents that are
+    not in `item`."""
     # An empty `contents` counts as given.
     given = item.HasField("contents")
     if (reference := _reference(item)) is not None:
@@ -156,7 +160,7 @@ def input_memory(item: Any, model: str, raw_used: bool, raws: Iterator[Buffer]) 
                 f"contents field must not be specified when using raw_input_contents for '{item.name}' "
                 f"for model '{model}'"
             )
-        return HostMemory(_typed_contents(item, model))
+        return HostMemory(_typed_contents(item, model, typed))
     if (raw := next(raws, None)) is None:
         no_data(item.name, model)
     return HostMemory(raw)
@@ -250,13 +254,13 @@ _CONTENTS: tuple[tuple[str, str, str, tuple[DataType, ...]], ...] = (
 """The kinds of typed contents in the order of the checks: field, its word, its numpy code, and its datatypes."""
 
 
-def _typed_contents(item: Any, model: str) -> Buffer:
+def _typed_contents(item: Any, model: str, typed: TypedContents | None) -> Buffer:
     """Returns typed contents as bytes of the input's datatype (G21). Narrow integers are truncated, as by a C cast."""
     data: Buffer | None = None
     datatype = datatype_named(item.datatype)
     where = f"unexpected explicit tensor data for input tensor '{item.name}' for model '{model}'"
     for field, word, code, served in _CONTENTS:
-        values = getattr(item.contents, field)
+        values: Any = getattr(item.contents, field) if typed is None else typed.values(field)
         if not values:
             continue
         # Two kinds of contents in one input.
@@ -264,7 +268,10 @@ def _typed_contents(item: Any, model: str) -> Buffer:
             raise Invalid(f"{where}, binary data was already supplied.")
         if datatype not in served:
             raise Invalid(f"{where} of type '{word}', expected datatype '{datatype}'")
-        if datatype is BYTES:
+        # Large contents are not in protobuf's form.
+        if typed is not None:
+            data = values if datatype is BYTES else values.converted(code, datatype.numpy)
+        elif datatype is BYTES:
             data = join_bytes(values)
         else:
             # INT8 and INT16 travel as 32-bit integers. `astype` keeps their low bits.

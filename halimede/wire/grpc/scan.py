@@ -3,12 +3,22 @@
 Pure functions on bytes. Knows protobuf's wire format and the field numbers of the message, and not what the parts mean.
 """
 
-from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from time import sleep
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from halimede.errors import Invalid
 from halimede.tensors import Buffer
 
 V = TypeVar("V")
+
+MAX_FIELDS: Final = 100_000
+"""Inputs, outputs, parameters and raw contents of a gRPC inference, with the fields within them. Beyond:
+INVALID_ARGUMENT."""
+MAX_SCANNED_FIELDS: Final = 1024
+"""Fields of a message that `scan_message` reads, which takes less than a millisecond."""
+MAX_HEAD_BYTES: Final = 1 << 15
+"""Bytes of a message, besides the id and the raw contents, that `scan_message` takes."""
 
 
 class MessageLayout(Generic[V]):
@@ -52,14 +62,16 @@ class MessageScan(NamedTuple):
 
 
 def scan_message(view: memoryview) -> MessageScan | None:
-    """Scans a message. Returns None if it has anything but length-delimited fields with numbers below 16, which no
-    client of the protocol sends. Raises IndexError if it is malformed."""
+    """Scans a message. Returns None if that takes long, or if it has anything but length-delimited fields with numbers
+    below 16, which no client of the protocol sends. Raises IndexError if it is malformed."""
     at, end, kept = 0, len(view), 0
     pieces: list[memoryview] = []
     parameters: list[memoryview] = []
     raws: list[slice] = []
     request_id: slice | None = None
-    while at < end:
+    for _ in range(MAX_SCANNED_FIELDS):
+        if at >= end:
+            break
         tag, start, stop = _field(view, at)
         # Wire type 2, and a tag of one byte.
         if tag & 0x87 != 2:
@@ -79,8 +91,14 @@ def scan_message(view: memoryview) -> MessageScan | None:
                 pieces.append(view[kept:at])
             kept = stop
         at = stop
+    # A client can repeat an empty field ten million times in a message that takes a few kB when it is compressed.
+    if at < end:
+        return None
     if kept < end:
         pieces.append(view[kept:end])
+    # Typed contents are data. Reading them takes as long as they are.
+    if end > MAX_HEAD_BYTES and sum(map(len, pieces)) + sum(map(len, parameters)) > MAX_HEAD_BYTES:
+        return None
     return MessageScan(b"".join(pieces), b"".join(parameters), request_id, raws)
 
 
@@ -121,3 +139,51 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
     raise IndexError
+
+
+class FieldReader:
+    """Reads the fields of a message and of the messages within it, at most `most` of them. Any message of protobuf, but
+    without groups. Lets other threads run while it reads."""
+
+    FIELDS_PER_TURN: Final = 512
+    """Fields between two moments at which other threads may run."""
+
+    def __init__(self, view: memoryview, most: int, text: str) -> None:
+        """`text` is the error for a message with more fields."""
+        self._view = view
+        self._left = most
+        self._text = text
+
+    def fields(self, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yields where each field begins, its tag, and where its contents start and stop. Raises IndexError for a
+        malformed message, and Invalid for one with too many fields."""
+        view = self._view
+        while at < end:
+            self._left -= 1
+            if self._left < 0:
+                raise Invalid(self._text)
+            # A thread that never waits gives the interpreter away only after half a millisecond, and takes it back.
+            if not self._left % self.FIELDS_PER_TURN:
+                sleep(0)
+            begin, tag, at = at, view[at], at + 1
+            if tag > 127:
+                tag, at = _varint(view, begin)
+            start, at = self._contents(tag & 7, at)
+            if at > end:
+                raise IndexError
+            yield begin, tag, start, at
+
+    def _contents(self, wire_type: int, at: int) -> tuple[int, int]:
+        """Returns where the contents at `at` start and stop."""
+        if wire_type == 2:
+            size, start = _varint(self._view, at)
+            return start, start + size
+        if wire_type == 0:
+            return at, _varint(self._view, at)[1]
+        if wire_type in _FIXED_SIZES:
+            return at, at + _FIXED_SIZES[wire_type]
+        raise IndexError
+
+
+_FIXED_SIZES = {1: 8, 5: 4}
+"""The sizes of the wire types of fixed size."""

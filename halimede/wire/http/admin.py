@@ -7,6 +7,7 @@ Any thread.
 import base64
 import binascii
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import sleep
 from typing import Any, Final
 
 from halimede.engine_port import (
@@ -23,16 +24,19 @@ from halimede.engine_port import (
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
 from halimede.tensors import Buffer
 from halimede.wire.http import json
+from halimede.wire.http.json_slices import read_small
 from halimede.wire.settings import LOG_FILE, NUMBERS, TRACE_FILE, read_levels, read_number
 
 _NO_REPOSITORY: Final = "'repository_name' specification is not supported"
 _FILE: Final = "file:"
+_DECODED_CHARACTERS: Final = 1 << 20
+"""Characters of base64 that are decoded without a break."""
 
 
 def read_document(body: Buffer, limit: int) -> Any:
-    """Parses a JSON document of at most `limit` bytes (H17)."""
+    """Parses a JSON document of at most `limit` bytes (H17). Raises Invalid if it has too many elements."""
     check_size(body, limit)
-    return json.read(body)
+    return read_small(body)
 
 
 def check_size(body: Buffer, limit: int) -> None:
@@ -85,10 +89,17 @@ def read_load(repository: str, model: str, body: Buffer, limit: int) -> LoadMode
 
 
 def _decoded(text: str, key: str) -> bytes:
+    parts = []
     try:
-        return base64.b64decode(text, validate=True)
+        for at in range(0, len(text), _DECODED_CHARACTERS):
+            parts.append(base64.b64decode(text[at : at + _DECODED_CHARACTERS], validate=True))
+            sleep(0)
     except (binascii.Error, ValueError):
-        raise Invalid(f"load parameter '{key}' is not valid base64") from None
+        parts = [b""]
+    # Padding ends the text, so only the last part may be short.
+    if any(len(part) * 4 != _DECODED_CHARACTERS * 3 for part in parts[:-1]) or (text and not parts[-1]):
+        raise Invalid(f"load parameter '{key}' is not valid base64")
+    return b"".join(parts)
 
 
 def read_unload(repository: str, model: str, body: Buffer, limit: int) -> UnloadModel:

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from halimede.engine_port import TensorInfo
 from halimede.errors import Error, Internal, Invalid, Unsupported
-from halimede.requests import InferRequest, InferResponse
-from halimede.tensors import BF16, BYTES, FP16, Buffer, HostMemory, Shape, Tensor
+from halimede.requests import InferRequest, InferResponse, refuse_long_id
+from halimede.tensors import BF16, BYTES, FP16, Buffer, HostMemory, Shape, Tensor, frame_strings, has_many_strings
 from halimede.wire.http import json
 from halimede.wire.http.admin import check_size
 from halimede.wire.http.json_data import INT64_MAX, pack_data, write_data
+from halimede.wire.http.json_slices import JsonArray, outline
 
 NESTED: Final = "parameters"
 """The only key whose members are treated as if they stood beside it."""
@@ -24,6 +25,9 @@ NOT_ONE: Final = (
     b'various number of responses"}'
 )
 """The answer for a client that asked for one response if the model made none or several (H135)."""
+
+_DATA_DEPTH: Final = 2
+"""The depth of a list that is a tensor: in the document."""
 
 _Inputs = Mapping[str, TensorInfo]
 
@@ -40,12 +44,16 @@ def decode_generate(
     or has a wrong type (H19), else Invalid.
     """
     check_size(body, max_input_size)
-    document = json.read(body)
+    cut = outline(body, _DATA_DEPTH)
+    document = cut.read()
     if type(document) is not dict:
         raise Internal("attempt to get members for non-object")
     nested = document.get(NESTED)
-    if json.may_repeat(body, len(document) + (len(nested) if type(nested) is dict else 0)):
-        document = json.read_first(body)
+    if json.may_repeat(cut.skeleton, len(document) + (len(nested) if type(nested) is dict else 0)):
+        document = json.read_first(cut.skeleton)
+    for key, value in document.items() if cut.arrays else ():
+        if type(value) is str and value in cut.arrays:
+            document[key] = cut.arrays[value]
     request = InferRequest(model, version)
     request.decoupled_ok = True
     request.parameters = {}
@@ -53,12 +61,16 @@ def decode_generate(
         if type(document["id"]) is not str:
             raise Internal("Unable to parse 'id': attempt to access JSON non-string as string")
         request.id = document["id"]
+        refuse_long_id(len(request.id))
     known = {info.name: info for info in inputs}
     for key, value in _members(document):
         if key == NESTED:
             _map_nested(request, known, value, max_input_size)
         else:
             _map(request, known, key, value, max_input_size)
+    for tensor in request.inputs.values():
+        if has_many_strings(tensor):
+            frame_strings(tensor)
     return request
 
 
@@ -100,8 +112,8 @@ def _map(request: InferRequest, known: _Inputs, key: str, value: Any, limit: int
 def _tensor(info: TensorInfo, value: Any, limit: int) -> Tensor:
     """Returns the tensor of a single value or a list. A list in the list counts as one element when the shape is
     computed."""
-    elements = value if type(value) is list else [value]
-    datatype, count = info.datatype, len(elements)
+    elements = value if type(value) is list or isinstance(value, JsonArray) else [value]
+    datatype, count = info.datatype, elements.length if isinstance(elements, JsonArray) else len(elements)
     # Triton checks the types of strings before the shape, and those of numbers after it.
     if datatype is BYTES:
         data = pack_data(info.name, datatype, (count,), elements, limit)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Container, Hashable
 from typing import Any, Final
 
 from halimede.errors import Internal, Invalid
-from halimede.requests import Parameters, check_correlation_id
-from halimede.tensors import Buffer, DataType, RegionReference, Shape, datatype_named
+from halimede.requests import MAX_REQUEST_ID_BYTES, Parameters, check_correlation_id, refuse_long_id
+from halimede.tensors import MAX_DIMS, Buffer, DataType, RegionReference, Shape, datatype_named, refuse_many_dims
 from halimede.wire.http import json
 from halimede.wire.http.json_data import INT64_MAX, UINT64_MAX, pack_data
+from halimede.wire.http.json_slices import MAX_HEAD_BYTES, WHOLE_BYTES, outline
 
 HeadInput = tuple[str, DataType, Shape, int, bytes | RegionReference | None]
 """Name, datatype, shape, size, and data. `size` is the number of bytes that follow the head. Data are None for these,
@@ -89,8 +90,12 @@ _NO_PARAMETERS: Final[tuple[bool, dict[str, Any], Parameters]] = (False, {}, {})
 def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX) -> InferHead:
     """Parses the JSON head that is followed by `room` bytes; None means as many as it says. Raises Error, also if an
     input in the head has more than `limit` bytes (H17)."""
-    document = _object(json.read(text))
-    request_id = _string(document, "id") if "id" in document else ""
+    document = _object(json.read(text)) if len(text) <= WHOLE_BYTES else _read_large(text)
+    request_id = ""
+    if "id" in document:
+        request_id = _string(document, "id")
+        if len(request_id) > MAX_REQUEST_ID_BYTES:
+            refuse_long_id(len(request_id))
     binary, fields, parameters = _NO_PARAMETERS
     if "parameters" in document:
         binary, fields, parameters = _read_parameters(document["parameters"])
@@ -109,6 +114,27 @@ def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX
     if classes:
         fields = {**fields, "classes": classes}
     return InferHead(request_id, fields, parameters, inputs, binary_size, ResponseForm(binary, listed), destinations)
+
+
+_DATA_DEPTH: Final = 4
+"""The depth of `data`: in an input, in `inputs`, in the document."""
+
+
+def _read_large(text: Buffer) -> dict[str, Any]:
+    """Parses a large head. A long `data` becomes a `JsonArray`. Raises Invalid if another array is long."""
+    cut = outline(text, _DATA_DEPTH, MAX_HEAD_BYTES)
+    document = _object(cut.read())
+    if cut.arrays:
+        left = len(cut.arrays)
+        inputs = document.get("inputs")
+        for item in inputs if type(inputs) is list else ():
+            data = item.get("data") if type(item) is dict else None
+            if type(data) is str and data in cut.arrays:
+                item["data"] = cut.arrays[data]
+                left -= 1
+        if left:
+            raise Invalid("the request JSON has a long array that is not the 'data' of an input")
+    return document
 
 
 # Inputs.
@@ -145,6 +171,7 @@ def _read_input(item: dict[str, Any], names: set[str], request_id: str, limit: i
     name = _string(item, "name")
     datatype = datatype_named(_string(item, "datatype"))
     shape = _shape(item)
+    refuse_many_dims(name, len(shape))
     if name in names:
         raise _exists("input", name, request_id)
     if source == "binary_data_size":
@@ -163,7 +190,7 @@ def _read_listed(item: dict[str, Any], names: set[str], limit: int) -> HeadInput
     for dim in dims:
         if type(dim) is not int or not 0 <= dim <= INT64_MAX:
             return None
-    if name in names:
+    if name in names or len(dims) > MAX_DIMS:
         return None
     shape, known = tuple(dims), datatype_named(datatype)
     return name, known, shape, 0, pack_data(name, known, shape, item["data"], limit)

@@ -11,16 +11,30 @@ from typing import Final
 
 from halimede.errors import Error, Invalid, Unsupported
 from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameters
-from halimede.tensors import Buffer, DataType, HostMemory, Memory, RegionReference, Shape, Tensor, shape_text
+from halimede.tensors import (
+    Buffer,
+    DataType,
+    HostMemory,
+    Memory,
+    RegionReference,
+    Shape,
+    Tensor,
+    frame_strings,
+    has_many_strings,
+    shape_text,
+)
 from halimede.wire.http import json
 from halimede.wire.http.head import InferHead, ResponseForm, read_head
-from halimede.wire.http.json_data import INT64_MAX, write_data
+from halimede.wire.http.json_data import INT64_MAX, write_data, write_slices
 
 __all__ = [
     "ResponseForm",
+    "check_strings",
     "decode_infer",
+    "decode_large",
     "encode_error",
     "encode_infer",
+    "has_many_strings_in",
     "json_bytes",
     "parse_header_length",
     "parse_version",
@@ -147,11 +161,36 @@ def _remembered(text: bytes) -> InferHead | None:
     return None if any(isinstance(data, bytes) for *_, data in head.inputs) else head
 
 
+def decode_large(
+    model: str, version: int, body: memoryview, header_length: int | None, max_input_size: int
+) -> tuple[InferRequest, ResponseForm]:
+    """Does what `decode_infer` does, and checks the lengths of many strings. Lets other threads run meanwhile."""
+    request, form = decode_infer(model, version, body, header_length, max_input_size)
+    check_strings(request)
+    return request, form
+
+
+def has_many_strings_in(request: InferRequest) -> bool:
+    """Whether it takes long to check the lengths of the strings of a request."""
+    return any(map(has_many_strings, request.inputs.values()))
+
+
+def check_strings(request: InferRequest) -> None:
+    """Checks the lengths of many strings, for the check of the request. Any thread; lets others run meanwhile."""
+    for tensor in request.inputs.values():
+        if has_many_strings(tensor):
+            frame_strings(tensor)
+
+
 # Responses.
 
 _MAX_KNOWN_OUTPUTS: Final = 16
 """Outputs of a response whose JSON is remembered. 1,024 responses with a thousand outputs each would take 214 MiB, with
 16 they take 4."""
+
+
+_LONG_DATA_BYTES: Final = 1 << 16
+"""Size of an output whose JSON is written and sent in parts."""
 
 
 def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
@@ -191,27 +230,37 @@ def _binary_head(model_name: str, model_version: int, outputs: Sequence[tuple[st
 def _encode_mixed(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
     """Encodes any response, with binary and JSON outputs. Returns what `encode_infer` returns."""
     listed, binary = form.listed, form.binary
-    outputs: list[bytes] = []
-    buffers: list[Buffer] = [b""]
+    head = _response_head(response.model_name, response.model_version)
+    if response.parameters:
+        head = b'%b"parameters":%b,' % (head, _parameters(response.parameters))
+    parts: list[Buffer] = [b'{%b%b"outputs":[' % (_identity(response.id), head)]
+    buffers: list[Buffer] = []
+    is_long = False
+    comma = b""
     for tensor in response.outputs:
         memory = tensor.memory
         head = _output_head(tensor.name, tensor.datatype, tensor.shape)
         wanted = listed.get(tensor.name, binary)
         if wanted:
             size = memory.byte_size
-            outputs.append(b'%b"parameters":{"binary_data_size":%d}}' % (head, size))
+            parts.append(b'%b%b"parameters":{"binary_data_size":%d}}' % (comma, head, size))
             if size:
                 buffers.append(memory.host())
         elif wanted is None:
-            outputs.append(head[:-1] + b"}")
+            parts.append(b"%b%b}" % (comma, head[:-1]))
+        elif memory.byte_size > _LONG_DATA_BYTES:
+            # Joining large data would copy them.
+            is_long = True
+            parts += (b'%b%b"data":' % (comma, head), *write_slices(tensor), b"}")
         else:
-            outputs.append(b'%b"data":%b}' % (head, write_data(tensor)))
-    head = _response_head(response.model_name, response.model_version)
-    if response.parameters:
-        head = b'%b"parameters":%b,' % (head, _parameters(response.parameters))
-    head = b'{%b%b"outputs":[%b]}' % (_identity(response.id), head, b",".join(outputs))
-    buffers[0] = head
-    return buffers, len(head) if len(buffers) > 1 else None
+            parts.append(b'%b%b"data":%b}' % (comma, head, write_data(tensor)))
+        comma = b","
+    parts.append(b"]}")
+    if not is_long:
+        parts = [b"".join(parts)]
+    if not buffers:
+        return parts, None
+    return parts + buffers, sum(map(len, parts))
 
 
 def _identity(request_id: str) -> bytes:

@@ -6,7 +6,8 @@ escapes in `str`. Knows no requests. Pure. Any thread.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -33,17 +34,18 @@ _STAND_INS = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
 _FROM_STAND_INS = {stand_in: escape for escape, stand_in in _STAND_INS.items()}
 
 
-def read(text: Buffer) -> Any:
+def read(text: Buffer, place: Callable[[int], int] | None = None) -> Any:
     """Parses a document into dicts, lists, str, int, float, bool and None. Integers beyond 64 bits become floats (H19,
     H20).
 
     Of equal keys the last counts (in Triton the first; see `read_first`). Raises Internal with rapidjson's text and
-    offset, and Invalid for a document that is nested a thousand deep.
+    offset, and Invalid for a document that is nested a thousand deep. If `text` is a part of a document, `place` turns
+    an offset in the part into one in the document.
     """
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        return _read_as_rapidjson(bytes(text))
+        return _read_as_rapidjson(bytes(text), place)
 
 
 class RepeatedMembers(dict[str, Any]):
@@ -61,8 +63,8 @@ _MEMBER = re.compile(rb'"[ \t\n\r]*:')
 
 def may_repeat(text: Buffer, members: int) -> bool:
     """Whether a document with this many members, as `read` returned them, may have equal keys in its text."""
-    # Each member has such a place. Strings may have others.
-    return len(_MEMBER.findall(text)) != members
+    # Each member has such a place. Strings may have others, any number of them.
+    return sum(1 for _ in islice(_MEMBER.finditer(text), members + 1)) != members
 
 
 def read_first(text: Buffer) -> Any:
@@ -111,7 +113,7 @@ def _narrow(value: Any) -> Any:
     return value if type(value) is not int or -(2**63) <= value < 2**64 else float(value)
 
 
-def _read_as_rapidjson(raw: bytes) -> Any:
+def _read_as_rapidjson(raw: bytes, place: Callable[[int], int] | None) -> Any:
     skipped = _skipped(raw)
     try:
         rapidjson.loads(raw[skipped:].translate(_AS_LETTERS), number_mode=_NUMBERS)
@@ -119,7 +121,7 @@ def _read_as_rapidjson(raw: bytes) -> Any:
     except RecursionError:
         raise Invalid(NESTING_TEXT) from None
     except ValueError as error:
-        raise _refusal(str(error), skipped) from None
+        raise _refusal(str(error), skipped, place) from None
 
 
 def _skipped(raw: bytes) -> int:
@@ -132,17 +134,19 @@ def _restored(raw: bytes, decoder: Callable[..., Callable[[str], Any]]) -> Any:
     return decoder(number_mode=_EXACT_NUMBERS)(text)
 
 
-def _refusal(text: str, skipped: int) -> Internal:
+def _refusal(text: str, skipped: int, place: Callable[[int], int] | None) -> Internal:
     found = _REFUSAL.match(text)
     if found is None:
         return Internal(f"failed to parse the request JSON buffer: {text}")
-    words = _OTHER_WORDS.get(found[2], found[2])
-    return Internal(f"failed to parse the request JSON buffer: {words} at {int(found[1]) + skipped}")
+    words, offset = _OTHER_WORDS.get(found[2], found[2]), int(found[1]) + skipped
+    return Internal(f"failed to parse the request JSON buffer: {words} at {place(offset) if place else offset}")
 
 
 # Writing.
 
 _ESCAPED = re.compile(r'[\x00-\x1f"\\]')
+LONG_BYTES = 1 << 18
+"""Bytes of strings that are searched for escapes without a break."""
 _SPECIAL_BYTES = re.compile(rb'[\x00-\x1f"\\]')
 _SPECIAL_BUT_QUOTES = re.compile(rb"[\x00-\x1f\\]")
 _SHORT = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
@@ -191,6 +195,13 @@ def write_strings(elements: Sequence[bytes]) -> bytes:
     if joined.count(b'"') != 2 * (len(elements) - 1) or _SPECIAL_BUT_QUOTES.search(joined):
         joined = b'","'.join([_SPECIAL_BYTES.sub(_byte_escape, element) for element in elements])
     return b'["' + joined + b'"]'
+
+
+def escaped_slices(element: bytes) -> Iterator[bytes]:
+    """Yields the text of a long string, without its quotes. A search for escapes holds the interpreter, so it is done
+    in slices."""
+    for at in range(0, len(element), LONG_BYTES):
+        yield _SPECIAL_BYTES.sub(_byte_escape, element[at : at + LONG_BYTES])
 
 
 def _byte_escape(found: re.Match[bytes]) -> bytes:

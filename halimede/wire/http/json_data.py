@@ -4,21 +4,35 @@ The fast path converts a whole list at once, if every element has the right type
 to raise Triton's error for the first wrong element. Pure. Any thread.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from math import prod
 from struct import Struct, pack
 from struct import error as struct_error
+from time import sleep
 from typing import Any, Final
 
 import numpy as np
 import orjson
 
 from halimede.errors import Error, Internal, Invalid
-from halimede.tensors import BF16, BYTES, DATATYPES, FP16, DataType, Shape, Tensor, join_bytes, shape_text, split_bytes
+from halimede.tensors import (
+    BF16,
+    BYTES,
+    DATATYPES,
+    FP16,
+    Buffer,
+    DataType,
+    Shape,
+    Tensor,
+    join_bytes,
+    shape_text,
+    string_slices,
+)
 from halimede.wire.http import json
+from halimede.wire.http.json_slices import JsonArray
 
 INT64_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
@@ -27,6 +41,10 @@ _MAX_FORM_ELEMENTS: Final = 256
 """Up to this many elements it is faster to convert one by one than as an array."""
 _MAX_KNOWN_FORMS: Final = 256
 """Number of forms that are remembered."""
+_ELEMENTS_PER_SLICE: Final = 1 << 14
+"""Numbers of an output that are written without a break."""
+_YIELD_BYTES: Final = 1 << 14
+"""Bytes of JSON after which other threads may run."""
 _MAX_FORM_DIMS: Final = 32
 """Dimensions of a shape that is remembered, because a client may send any number."""
 
@@ -95,8 +113,8 @@ def _form(datatype: DataType, shape: Shape) -> _Form | None:
 
 
 def pack_data(name: str, datatype: DataType, shape: Shape, data: Any, limit: int = INT64_MAX) -> bytes:
-    """Returns the bytes of the input `name`, whose JSON member is `data`. Nested or flat, only the number of elements
-    matters.
+    """Returns the bytes of the input `name`, whose JSON member is `data`, a list or a `JsonArray`. Nested or flat, only
+    the number of elements matters.
 
     Raises Internal or Invalid with Triton's texts, and Invalid if the input has more than `limit` bytes (H17). The core
     counts strings (H70).
@@ -114,16 +132,19 @@ def pack_data(name: str, datatype: DataType, shape: Shape, data: Any, limit: int
     count = _element_count(name, datatype, shape)
     if count == 0:
         return b""
-    if type(data) is not list:
+    slices: Iterable[list[Any]]
+    if isinstance(data, JsonArray):
+        slices = data.slices()
+    elif type(data) is list:
+        slices = (data,)
+    else:
         raise Internal("Unable to parse 'data': attempt to access JSON non-array as array")
     _check_size(name, count * datatype.size, limit)
     kind = _KINDS.get(datatype)
     if kind is not None:
-        return _pack_numbers(kind, datatype, count, data)
+        return _pack_numbers(kind, datatype, count, slices)
     if datatype is BYTES:
-        packed = _pack_strings(data)
-        _check_size(name, len(packed), limit)
-        return packed
+        return _pack_strings(name, count, slices, limit)
     if datatype is FP16 or datatype is BF16:
         raise Invalid(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}"
@@ -159,12 +180,25 @@ def _element_count(name: str, datatype: DataType, shape: Shape) -> int:
     return count
 
 
-def _pack_numbers(kind: _Kind, datatype: DataType, count: int, data: list[Any]) -> bytes:
+def _pack_numbers(kind: _Kind, datatype: DataType, count: int, slices: Iterable[list[Any]]) -> bytes:
+    parts: list[bytes] = []
+    left = count
+    for data in slices:
+        packed = _pack_some(kind, datatype, left, data)
+        parts.append(packed)
+        left -= len(packed) // datatype.size
+    if left:
+        raise Internal("Failed to parse 'data' field: shape does not match true shape")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _pack_some(kind: _Kind, datatype: DataType, count: int, data: list[Any]) -> bytes:
+    """Packs the elements of a slice, at most `count`."""
     values = _flat(data)
-    if len(values) != count or not kind.types.issuperset(map(type, values)):
+    if len(values) > count or not kind.types.issuperset(map(type, values)):
         values = _walk(kind, count, data)
     try:
-        return pack(f"<{count}{kind.code}", *values)
+        return pack(f"<{len(values)}{kind.code}", *values)
     except (struct_error, OverflowError):
         return _pack_wide(kind, datatype, values, count, data)
 
@@ -192,7 +226,7 @@ def _flat(data: list[Any]) -> list[Any]:
 
 
 def _walk(kind: _Kind, count: int, data: list[Any]) -> list[Any]:
-    """Returns the elements in order. Raises Triton's error for the first wrong one, or for a wrong number (H18,
+    """Returns the elements in order. Raises Triton's error for the first wrong one, or for more than `count` (H18,
     H37)."""
     found: list[Any] = []
     for value in _elements(data, f"Unable to parse 'data': {json.NESTING_TEXT}"):
@@ -201,18 +235,29 @@ def _walk(kind: _Kind, count: int, data: list[Any]) -> list[Any]:
         if not kind.accepts(value):
             raise Internal(f"Unable to parse 'data': attempt to access JSON {kind.words}")
         found.append(value)
-    if len(found) < count:
-        raise Internal("Failed to parse 'data' field: shape does not match true shape")
     return found
 
 
-def _pack_strings(data: list[Any]) -> bytes:
-    elements = _flat(data)
-    if not set(map(type, elements)) <= {str}:
-        elements = list(_elements(data, json.NESTING_TEXT))
+def _pack_strings(name: str, count: int, slices: Iterable[list[Any]], limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = found = 0
+    for data in slices:
+        elements = _flat(data)
         if not set(map(type, elements)) <= {str}:
-            raise Internal("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
-    return join_bytes([json.encode(element) for element in elements])
+            elements = list(_elements(data, json.NESTING_TEXT))
+            if not set(map(type, elements)) <= {str}:
+                raise Internal("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
+        packed = join_bytes([json.encode(element) for element in elements])
+        size += len(packed)
+        found += len(elements)
+        # Beyond the limit only the size matters, which the error tells.
+        if size <= limit:
+            parts.append(packed)
+        # The core refuses a wrong number. One more than the shape says is enough for that.
+        if found > count:
+            break
+    _check_size(name, size, limit)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _elements(data: list[Any], too_deep: str) -> Iterator[Any]:
@@ -246,31 +291,70 @@ def write_data(tensor: Tensor) -> bytes:
         if view.nbytes == form.size:
             values = form.unpack(view)
             return json.write_doubles(values) if form.floats else orjson.dumps(values)
-    kind = _KINDS.get(datatype)
-    if kind is None:
-        return _write_strings(tensor)
+    return b"".join(write_slices(tensor))
+
+
+def write_slices(tensor: Tensor) -> list[Buffer]:
+    """Returns what `write_data` returns, in parts. Lets other threads run while it writes a large output."""
+    kind = _KINDS.get(tensor.datatype)
+    parts: list[Buffer] = []
+    for part in _string_slices(tensor) if kind is None else _number_slices(tensor, kind):
+        parts.append(part)
+        if len(part) >= _YIELD_BYTES:
+            sleep(0)
+    # An empty output has no slices.
+    if not parts:
+        return [b"[]"]
+    # The first slice has a comma before it too.
+    parts[0] = b"[" + bytes(parts[0])[1:]
+    parts.append(b"]")
+    return parts
+
+
+def _number_slices(tensor: Tensor, kind: _Kind) -> Iterator[Buffer]:
+    """Yields the elements of an output in slices, with a comma before each."""
+    datatype = tensor.datatype
     view = tensor.memory.host()
     if view.nbytes != prod(tensor.shape) * datatype.size:
         raise _unfilled(tensor)
-    if not view.nbytes:
-        return b"[]"
+    step = _ELEMENTS_PER_SLICE * datatype.size
+    for at in range(0, view.nbytes, step):
+        piece = view[at : at + step]
+        yield b","
+        yield memoryview(_written_numbers(piece, kind, datatype))[1:-1]
+
+
+def _written_numbers(piece: memoryview, kind: _Kind, datatype: DataType) -> bytes:
     if kind.code not in "fd":
-        return orjson.dumps(view.cast(kind.code).tolist())  # type: ignore[call-overload]  # the code is one of those
+        return orjson.dumps(piece.cast(kind.code).tolist())  # type: ignore[call-overload]  # the code is one of those
     # A signalling NaN becomes a quiet one, which numpy would report.
     with np.errstate(invalid="ignore"):
-        wide = np.frombuffer(view, datatype.numpy).astype(np.float64)
+        wide = np.frombuffer(piece, datatype.numpy).astype(np.float64)
     return json.write_doubles(wide)
 
 
-def _write_strings(tensor: Tensor) -> bytes:
+def _string_slices(tensor: Tensor) -> Iterator[Buffer]:
+    """Yields the strings of an output in slices, with a comma before each."""
     if tensor.datatype is not BYTES:
         raise Invalid(
             f"sending {tensor.datatype} data via JSON is not supported. Please use the binary data format for output"
         )
+    view, expected, found = tensor.memory.host(), prod(tensor.shape), 0
     try:
-        return json.write_strings(split_bytes(tensor.memory.host(), prod(tensor.shape)))
+        for elements in string_slices(view):
+            found += len(elements)
+            if sum(map(len, elements)) <= json.LONG_BYTES:
+                yield b","
+                yield memoryview(json.write_strings(elements))[1:-1]
+                continue
+            for element in elements:
+                yield b',"'
+                yield from json.escaped_slices(element)
+                yield b'"'
     except Invalid:
         raise _unfilled(tensor) from None
+    if found != expected:
+        raise _unfilled(tensor)
 
 
 def _unfilled(tensor: Tensor) -> Error:

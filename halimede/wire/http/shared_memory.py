@@ -13,6 +13,7 @@ from halimede.errors import Error, Internal, Invalid
 from halimede.tensors import Buffer
 from halimede.wire.http import json
 from halimede.wire.http.json_data import UINT64_MAX
+from halimede.wire.http.json_slices import read_small
 
 _HANDLE_BYTES = 64
 """Size of a cudaIpcMemHandle_t."""
@@ -75,7 +76,7 @@ def _encode(value: list[dict[str, Any]]) -> bytes:
 
 def _members(body: Buffer) -> dict[str, Any]:
     """Returns the members of a JSON object. Any other document counts as an empty object, as in Triton."""
-    document = json.read(body)
+    document = read_small(body)
     return document if isinstance(document, dict) else {}
 
 

@@ -1,4 +1,5 @@
-"""Python environments of models (P71): folders are used in place, archives are unpacked.
+"""Python environments of models (P71): folders are used in place, archives are unpacked. For a list of packages an
+environment is built (`builds`), if the server may do that.
 
 An archive is unpacked once per content, for all models, versions and instances. Other threads that need it meanwhile
 wait. Unpacked folders are removed at the end. Load threads; blocks.
@@ -7,23 +8,22 @@ wait. Unpacked folders are removed at the end. Load threads; blocks.
 import hashlib
 import logging
 import os
-import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGKILL
 from stat import S_ISDIR, S_ISREG
 from time import monotonic
-from typing import IO
 
-from halimede.errors import Internal, Unavailable
-from halimede.platform.processes import ends_within
+from halimede.errors import Internal
 from halimede.platform.scratch import Scratch, remove_leftovers, remove_tree
-from halimede.workers.host.activation import Ended, activate, outside, python_of
+from halimede.workers.host.activation import activate, outside, python_of
+from halimede.workers.host.builds import Builds, Unwanted, wanted
+from halimede.workers.host.package_lists import is_package_list
 from halimede.workers.host.process import Interpreter
+from halimede.workers.host.programs import Programs, exiting
 from halimede.workers.host.unpacking import BadArchive, UnpackingAbandoned, unpack
 
 log = logging.getLogger(__name__)
@@ -38,38 +38,51 @@ _CHUNK = 1 << 20
 
 class Environments:
     """The environments of one backend. Archives are unpacked in `parent`, None for the system's temporary folder.
-    `variables` are the server's environment variables."""
+    `variables` are the server's environment variables. Lists of packages are built in the folder `build_in`, each in
+    `build_limit` seconds; without a folder they are refused."""
 
-    def __init__(self, parent: Path | None = None, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        parent: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+        build_in: Path | None = None,
+        build_limit: float = 1800.0,
+    ) -> None:
         self._parent = parent
         self._variables = os.environ if variables is None else variables
-        self._closed = threading.Event()
         self._lock = threading.Lock()
         self._scratch: Scratch | None = None
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._programs = Programs()
+        self._builds = None
+        if build_in is not None:
+            self._builds = Builds(build_in, build_limit, self._programs, self._variables, self._content_of)
         self._unpacked: dict[str, Future[Interpreter]] = {}
         self._contents: dict[tuple[object, ...], str] = {}
         threading.Thread(target=self._sweep, name="sweep environments", daemon=True).start()
 
-    def interpreter(self, setting: str, model: Path) -> Interpreter:
-        """The interpreter for a value of EXECUTION_ENV_PATH. `model` is the model's folder.
+    def interpreter(self, setting: str, model: Path, unwanted: Unwanted = wanted) -> Interpreter:
+        """The interpreter for a value of EXECUTION_ENV_PATH. `model` is the model's folder. `unwanted` says whether a
+        build may end early.
 
         Raises Internal if there is no such environment or it cannot be used, Unavailable if the server exits.
         """
-        path = self._resolve(setting, model)
+        text = str(model) + setting[len(MODEL_DIRECTORY) :] if setting.startswith(MODEL_DIRECTORY) else setting
+        path = _resolved(text)
         kind = path.stat().st_mode
+        # The name that was given counts: the file behind a link may have any other.
+        if S_ISREG(kind) and is_package_list(text):
+            return self._of_list(Path(text).absolute(), unwanted)
         if S_ISDIR(kind):
-            return activate(path, str(path), self._variables, self._run)
+            return activate(path, str(path), self._variables, self._programs.run)
         if not S_ISREG(kind):
             raise Internal(f"The Python environment '{path}' is neither a folder nor an archive.")
         return self._of_archive(path)
 
     def close(self) -> None:
         """Kills programs that run for a load, and removes unpacked environments."""
-        self._closed.set()
-        with self._lock:
-            for child in self._running:
-                _kill(child)
+        self._programs.close()
+        if self._builds is not None:
+            self._builds.close()
         until = monotonic() + _CLOSE_LIMIT
         for future in list(self._unpacked.values()):
             with suppress(Exception):  # the load that waits for it reports the error
@@ -84,19 +97,21 @@ class Environments:
             for path in remove_leftovers(_PREFIX, self._parent):
                 log.info("removed '%s', which a killed server had left", path)
 
-    @staticmethod
-    def _resolve(setting: str, model: Path) -> Path:
-        """The absolute path. Relative ones begin at the server's working directory. Raises Internal."""
-        text = str(model) + setting[len(MODEL_DIRECTORY) :] if setting.startswith(MODEL_DIRECTORY) else setting
-        try:
-            return Path(text).resolve(strict=True)
-        except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle; ValueError: a null byte
-            raise Internal(f"Failed to get the canonical path for {text}.") from error
+    # ---- lists of packages
+
+    def _of_list(self, file: Path, unwanted: Unwanted) -> Interpreter:
+        if self._builds is None:
+            raise Internal(
+                f"The Python environment '{file}' is a list of packages. This server builds no environments. Start it "
+                "with '--python-environments=build', which runs an installer, or name a folder or an archive."
+            )
+        folder = self._builds.folder(file, unwanted)
+        return activate(folder, str(folder), self._variables, self._programs.run)
 
     # ---- archives
 
     def _of_archive(self, archive: Path) -> Interpreter:
-        self._check_open()
+        self._programs.check_open()
         try:
             content = self._content_of(archive)
         except OSError as error:
@@ -119,7 +134,7 @@ class Environments:
             digest = hashlib.sha256()
             with archive.open("rb") as file:
                 while chunk := file.read(_CHUNK):
-                    self._check_open()
+                    self._programs.check_open()
                     digest.update(chunk)
             self._contents[key] = digest.hexdigest()
         return self._contents[key]
@@ -130,16 +145,16 @@ class Environments:
         log.info("unpacking the Python environment '%s'", archive)
         try:
             folder = self._new_folder(content)
-            unpack(archive, folder, self._closed.is_set)
+            unpack(archive, folder, lambda: self._programs.closed)
             python = python_of(folder, str(archive))
             if (folder / _RELOCATE).exists():
                 self._relocate(archive, folder, python)
-            interpreter = activate(folder, str(archive), self._variables, self._run)
+            interpreter = activate(folder, str(archive), self._variables, self._programs.run)
         except BaseException as error:
             if folder is not None:
                 remove_tree(folder)
-            if isinstance(error, UnpackingAbandoned) or self._closed.is_set():
-                raise _exiting() from error
+            if isinstance(error, UnpackingAbandoned) or self._programs.closed:
+                raise exiting() from error
             if isinstance(error, BadArchive | OSError):
                 raise _cannot_be_unpacked(archive, error) from error
             raise
@@ -149,7 +164,7 @@ class Environments:
     def _new_folder(self, content: str) -> Path:
         """Raises OSError, and UnpackingAbandoned at the end."""
         with self._lock:
-            if self._closed.is_set():
+            if self._programs.closed:
                 raise UnpackingAbandoned
             if self._scratch is None:
                 self._scratch = Scratch(_PREFIX, self._parent)
@@ -157,49 +172,17 @@ class Environments:
 
     def _relocate(self, archive: Path, folder: Path, python: Path) -> None:
         """Runs conda-pack's script, which writes the new path of the environment into its files."""
-        ended = self._run([str(python), str(folder / _RELOCATE)], outside(self._variables), _RELOCATION_LIMIT)
+        ended = self._programs.run([str(python), str(folder / _RELOCATE)], outside(self._variables), _RELOCATION_LIMIT)
         if ended.status != 0:
             raise BadArchive(f"{_RELOCATE} failed, {ended.why()}")
 
-    # ---- programs
 
-    def _run(self, command: Sequence[str], variables: Mapping[str, str], limit: float) -> Ended:
-        """Runs a program. Its children end with it. Raises OSError if it cannot be started, Unavailable if the server
-        exits."""
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            with self._lock:
-                self._check_open()
-                child = subprocess.Popen(
-                    command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, process_group=0
-                )
-                self._running.add(child)
-            in_time = ends_within(child.pid, limit)
-            with self._lock:
-                _kill(child)
-                child.wait()
-                self._running.discard(child)
-            self._check_open()
-            return Ended(child.returncode if in_time else None, _content(output), _content(errors))
-
-    def _check_open(self) -> None:
-        if self._closed.is_set():
-            raise _exiting()
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kills a child and its group. Must come before it is reaped: afterwards its number may belong to another
-    process."""
-    with suppress(ProcessLookupError, PermissionError):  # PermissionError: of a zombie, on some systems
-        os.killpg(child.pid, SIGKILL)
-
-
-def _content(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    return file.read()
-
-
-def _exiting() -> Unavailable:
-    return Unavailable("the server is exiting")
+def _resolved(text: str) -> Path:
+    """The absolute path. Relative ones begin at the server's working directory. Raises Internal."""
+    try:
+        return Path(text).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle; ValueError: a null byte
+        raise Internal(f"Failed to get the canonical path for {text}.") from error
 
 
 def _cannot_be_unpacked(archive: Path, error: Exception) -> Internal:

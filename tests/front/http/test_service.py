@@ -37,10 +37,22 @@ from halimede.errors import (
     Unsupported,
 )
 from halimede.front.cancelling import VERBOSE
+from halimede.front.http.admin import MAX_WRITTEN_ON_LOOP
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES, PLAIN, status_of
 from halimede.front.http.service import MAX_KNOWN_TARGETS
 from halimede.requests import InferResponse
-from halimede.tensors import FP16, FP32, INT32, Buffer, HostMemory, Tensor, array_of, tensor_of
+from halimede.tensors import (
+    FP16,
+    FP32,
+    INT32,
+    STRINGS_PER_TURN,
+    Buffer,
+    FramedMemory,
+    HostMemory,
+    Tensor,
+    array_of,
+    tensor_of,
+)
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig
 
 BODY = b'{"inputs":[{"name":"INPUT0","shape":[2],"datatype":"INT32","data":[1,2]}]}'
@@ -467,6 +479,32 @@ def test_large_json_that_is_wrong_to_an_unknown_model_is_not_found() -> None:
     exchange = infer(rig, large_json()[:-1])
     rig.offload.run()
     assert exchange.status == 404
+
+
+def test_statistics_of_many_models_are_written_off_the_loop() -> None:
+    for count in (MAX_WRITTEN_ON_LOOP, MAX_WRITTEN_ON_LOOP + 1):
+        rig = answering({ModelStatistics("", -1): [COUNTS] * count})
+        exchange = rig.ask("GET", "/v2/models/stats")
+        if count > MAX_WRITTEN_ON_LOOP:
+            assert not exchange.answers
+            rig.offload.run()
+        assert len(json.loads(exchange.body_sent)["model_stats"]) == count
+
+
+@pytest.mark.parametrize("count", [STRINGS_PER_TURN, STRINGS_PER_TURN + 1])
+def test_lengths_of_many_strings_are_checked_off_the_loop(count: int) -> None:
+    rig = Rig()
+    head = (
+        b'{"inputs":[{"name":"INPUT0","shape":[%d],"datatype":"BYTES","parameters":{"binary_data_size":%d}}],"x":%d}'
+        % (count, 4 * count, count)
+    )
+    exchange = infer(rig, head + bytes(4 * count), inference_header_content_length=str(len(head)))
+    if count > STRINGS_PER_TURN:
+        assert not rig.port.inferences
+        rig.offload.run()
+    (inference,) = rig.port.inferences
+    assert isinstance(inference.request.inputs["INPUT0"].memory, FramedMemory) == (count > STRINGS_PER_TURN)
+    assert not exchange.answers
 
 
 def test_large_binary_body_with_a_short_head_is_read_at_once() -> None:

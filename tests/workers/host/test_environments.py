@@ -297,7 +297,7 @@ def test_end_of_the_server_ends_an_unpacking(
     def told(path: Path, folder: Path, unwanted: object) -> None:
         closer = threading.Thread(target=found.close)
         closer.start()
-        assert found._closed.wait(PATIENCE)
+        assert found._programs._closed.wait(PATIENCE)
         unpacking.unpack(path, folder, unwanted)  # type: ignore[arg-type]  # as it was given
         closer.join(PATIENCE)
 
@@ -308,3 +308,17 @@ def test_end_of_the_server_ends_an_unpacking(
     while list(parent.iterdir()) and time.monotonic() < until:
         time.sleep(0.01)
     assert list(parent.iterdir()) == []
+
+
+def test_list_of_packages_is_refused_unless_the_server_builds(found: Environments, tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("idna\n")
+    assert refusal(found, "$$TRITON_MODEL_DIRECTORY/requirements.txt", tmp_path) == (
+        f"The Python environment '{file}' is a list of packages. This server builds no environments. Start it with "
+        "'--python-environments=build', which runs an installer, or name a folder or an archive."
+    )
+
+
+def test_folder_with_the_name_of_a_list_is_a_folder(found: Environments, tmp_path: Path) -> None:
+    folder = conda_like(tmp_path / "env.txt")
+    assert found.interpreter(str(folder), tmp_path).path == f"{folder}/bin/python"

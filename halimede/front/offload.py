@@ -1,0 +1,24 @@
+"""Work for other threads, as both front ends see it (`platform.offload` has the threads)."""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from halimede.errors import Error
+
+A = TypeVar("A")
+
+
+class Offload(Protocol):
+    """Runs `work` on another thread, then `done` on the event loop with its result, or the Error that it raised."""
+
+    def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None: ...
+
+
+def at_once(work: Callable[[], A], done: Callable[[A | Error], None]) -> None:
+    """An `Offload` without threads, for servers that are driven without an event loop."""
+    result: A | Error
+    try:
+        result = work()
+    except Error as error:
+        result = error
+    done(result)
