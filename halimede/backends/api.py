@@ -419,7 +419,11 @@ class Severity(Enum):
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A problem that `halimede check` reports about a model. `file` and `line` say where it is, if that is known.
-    `instead` says what would be right."""
+    `instead` says what would be right.
+
+    `module` is a module that the model's code imports and that is not installed. `installs` is what `pip install` must
+    get in the server's environment; empty if that would not help.
+    """
 
     text: str
     file: Path | None = None
@@ -427,6 +431,8 @@ class Fault:
     instead: str = ""
     severity: Severity = Severity.ERROR
     cause: Cause | None = None
+    module: str = ""
+    installs: str = ""
 
 
 @runtime_checkable

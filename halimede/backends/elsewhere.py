@@ -6,6 +6,8 @@ When this server gets one of these backends, its entry moves into the package of
 
 from halimede.backends.traits import Format, Traits
 
+_IN_PYTHON = "or load it in a model.py"
+
 TENSORFLOW = Traits(
     "tensorflow",
     formats=(
@@ -13,11 +15,30 @@ TENSORFLOW = Traits(
         Format("model.graphdef", "tensorflow_graphdef", directory=False),
     ),
     guesses_format=False,  # a configuration with only the backend may mean either format
+    conversion=f"convert the model to ONNX (tf2onnx), {_IN_PYTHON}",
 )
-TENSORRT = Traits("tensorrt", formats=(Format("model.plan", "tensorrt_plan", directory=False),))
-OPENVINO = Traits("openvino", formats=(Format("model.xml"),))
+TENSORRT = Traits(
+    "tensorrt",
+    formats=(Format("model.plan", "tensorrt_plan", directory=False),),
+    conversion="export the model that the plan was made of to ONNX (a plan itself cannot be converted)",
+)
+OPENVINO = Traits(
+    "openvino",
+    formats=(Format("model.xml"),),
+    conversion=f"export the original model to ONNX, {_IN_PYTHON} with the package openvino",
+)
 PYTORCH = Traits(
     "pytorch",
     formats=(Format("model.pt", "pytorch_libtorch", directory=False), Format("model.pt2", "torch_aoti")),
+    conversion=f"export the model to ONNX (torch.onnx.export), {_IN_PYTHON} with torch.jit.load",
 )
-OTHERS = tuple(map(Traits, ("tensorrtllm", "vllm", "dali", "fil")))
+OTHERS = (
+    Traits("tensorrtllm", conversion="run the original checkpoint in a model.py, for example with vLLM"),
+    Traits(
+        "vllm",
+        conversion="put Triton's vLLM backend, which is Python, into the folder vllm of --backend-directory, and "
+        "install vllm",
+    ),
+    Traits("dali", conversion="do the work of the pipeline in a model.py, for example with OpenCV or Pillow"),
+    Traits("fil", conversion="convert the trees to ONNX (onnxmltools, skl2onnx), or load them in a model.py"),
+)

@@ -145,6 +145,27 @@ def alternatives() -> str:
     return ", or ".join(traits.alternative for traits in served().values() if traits.alternative)
 
 
+def advice_for(backend: str) -> str:
+    """How a model can be served whose configuration names a backend, or a platform, that this server does not have."""
+    elsewhere = _elsewhere()
+    return next((elsewhere[name] for name in _names_of(backend) if elsewhere.get(name)), "") or alternatives()
+
+
+def is_elsewhere(backend: str) -> bool:
+    """Whether Triton has a backend of this name, or for this platform, that the server does not have."""
+    return any(name in _elsewhere() for name in _names_of(backend))
+
+
+def _elsewhere() -> Mapping[str, str]:
+    """The advice for each backend that the server does not have."""
+    return {traits.name: traits.conversion for traits in known() if not traits.served}
+
+
+def _names_of(backend: str) -> tuple[str, ...]:
+    """The backends that a name may mean. A platform begins with its backend: tensorrt_plan."""
+    return backend, backend.replace("_", ""), backend.partition("_")[0]
+
+
 def resolve(reference: str) -> Any:
     """The object that "module:name" refers to. Raises ImportError, AttributeError."""
     module, _, name = reference.partition(":")

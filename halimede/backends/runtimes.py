@@ -9,7 +9,7 @@ from pathlib import Path
 
 from halimede.backends import registry
 from halimede.backends.api import ModelFolder
-from halimede.backends.registry import alternatives, runs_python_backends, traits_of
+from halimede.backends.registry import advice_for, runs_python_backends, traits_of
 from halimede.errors import Error, Invalid, Unsupported
 
 PYTHON_BASED = "model.py"
@@ -69,7 +69,7 @@ def unknown_backend(name: str, directory: Path | None = None) -> Error:
     )
     if directory is not None and _is_plain(name):
         error.advice = (
-            f"'{name}' is not served here: {alternatives()}; a backend in Python would be "
+            f"'{name}' is not served here: {advice_for(name)}; a backend in Python would be "
             f"{directory / name / PYTHON_BASED}"
         )
     return error

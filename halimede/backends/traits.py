@@ -75,6 +75,9 @@ class Traits:
     """Environment variables that the runtime needs, in workers too. They do not replace those of the operator."""
     alternative: str = ""
     """How a model of another framework can be served by this backend, as an imperative, for advice in error texts."""
+    conversion: str = ""
+    """How a model of this backend can be served although the server does not have the backend, as an imperative, for
+    advice. Empty if nothing better than the `alternative` of the other backends is known."""
 
     runs_user_code: bool = False
     """Whether files of a model are run as code. A client may not send such files without consent."""

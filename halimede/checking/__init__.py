@@ -5,5 +5,6 @@ model; here the same rules are asked to the end. Blocks; any thread, except `che
 
 `check` is the entry. `repository` looks at one repository after the other and at ensembles as a whole, `model` at one
 model, `configuration` at its configuration, `text` and `source` at the text of that, `stray_files` at files that nobody
-reads, `abilities` at what the backend cannot do. `advice` adds what to write instead, `report` prints.
+reads, `abilities` at what the backend cannot do. `advice` adds what to write instead. `verdicts` sums up the problems
+of each model, `report` prints, `migration` makes the table and the commands for a repository that comes from Triton.
 """

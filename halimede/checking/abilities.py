@@ -1,24 +1,29 @@
 """What a configuration asks of a backend that cannot do it, as far as the backend's traits say so. Pure; any thread."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from halimede.backends.traits import DeviceKind, Traits
+from halimede.checking.advice import FALLBACK
 from halimede.config import ModelConfig
 from halimede.config.model_config import InstanceKind
 
 
-def gpu_advice(traits: Traits) -> str:
-    """What to write instead of KIND_GPU or a list of GPUs; empty if the backend can run on a GPU."""
-    if DeviceKind.GPU in traits.devices:
-        return ""
-    return f"kind: KIND_CPU and no gpus; backend '{traits.name}' runs on CPUs only"
+def gpu_advice(traits: Traits, gpus: Sequence[int]) -> str:
+    """What to do about KIND_GPU or a list of GPUs if the backend cannot use those of this machine; empty if there are
+    none that it could use."""
+    if DeviceKind.GPU not in traits.devices:
+        return f"kind: KIND_CPU and no gpus; backend '{traits.name}' runs on CPUs only"
+    if gpus:
+        return f"the runtime of backend '{traits.name}' in its build for GPUs, or {FALLBACK} for the server"
+    return ""
 
 
-def unmet(config: ModelConfig, traits: Traits) -> Iterator[str]:
+def unmet(config: ModelConfig, traits: Traits, gpus: bool = True) -> Iterator[str]:
     """A load accepts each of these, as in Triton, but the model cannot behave as its configuration says. What a load
-    refuses is in `models.abilities`."""
+    refuses is in `models.abilities`. `gpus`: also about instances on GPUs."""
     backend = f"backend '{traits.name}'"
-    if DeviceKind.GPU not in traits.devices and any(each.kind is InstanceKind.GPU for each in config.instance_groups):
+    on_gpus = gpus and any(each.kind is InstanceKind.GPU for each in config.instance_groups)
+    if on_gpus and DeviceKind.GPU not in traits.devices:
         yield f"{backend} runs on CPUs only, but an instance_group has a GPU"
     if config.sequence_batching is not None and config.sequence_batching.states and not traits.states:
         names = ", ".join(f"'{state.input_name}'" for state in config.sequence_batching.states)

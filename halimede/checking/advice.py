@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from halimede.backends.registry import alternatives, known, served, usual_files
+from halimede.backends.registry import advice_for, is_elsewhere, served, usual_files
 from halimede.checking.problems import Problem
 from halimede.errors import ADVICE, Cause
 
@@ -17,18 +17,29 @@ _TYPES = "data_type: TYPE_FP32 (or BOOL, INT8 to INT64, UINT8 to UINT64, FP16, B
 
 _POINTER = b"version https://git-lfs."
 
+FALLBACK = "--gpu-fallback=cpu"
+"""The flag of the server that runs instances on the CPU if their GPU is not there."""
+
+_MISSING = (
+    r"unable to find '([^']*\.\w+)' for model instance",
+    r"the model's code '([^']+)' does not exist",
+    r"failed to open text file for read (\S+):",
+    r"^'([^']+)' is no directory$",
+    r"the environment '[^']*' does not exist: there is no (.+)$",
+)
+"""Texts of problems that name a missing file."""
+
 _Advice = str | Callable[[re.Match[str]], str]
 
 
 def _of_backend(match: re.Match[str]) -> str:
-    # A platform begins with the name of its backend: tensorrt_plan.
-    if match[1].partition("_")[0] in {traits.name for traits in known() if not traits.served}:
-        return f"'{match[1]}' is not served here: {alternatives()}"
+    if is_elsewhere(match[1]):
+        return advice_for(match[1])
     meant = next((traits.name for traits in served().values() if match[1].lower() in traits.aliases), None)
     if meant is not None:
         return f'backend: "{meant}"'
     names = ", ".join(sorted(served()))
-    return f"a backend of its own in --backend-directory, or one of: {names}; '{match[1]}' is none of them"
+    return f"{match[1]}/model.py in --backend-directory, if this is a backend in Python; or one of: {names}"
 
 
 def _backends_by_file(match: re.Match[str]) -> str:
@@ -60,7 +71,7 @@ def _renamed(match: re.Match[str]) -> str:
         others = sorted(path.name for path in wanted.parent.iterdir() if path.suffix == ending)
         files = sorted(path.name for path in wanted.parent.iterdir() if path.is_file())
     except OSError:
-        return f"make the directory {wanted.parent}, with the file {wanted.name} in it"
+        return f"put {wanted.name} into {wanted.parent}, a new directory"
     if others:
         return f'rename {others[0]} to {wanted.name}, or write default_model_filename: "{others[0]}"'
     # The file of another backend: then the backend is wrong and not the file.
@@ -68,7 +79,13 @@ def _renamed(match: re.Match[str]) -> str:
         if each.filename in files:
             return f'backend: "{traits.name}", since there is a {each.filename}'
     there = f" ({', '.join(files[:3])} will not do)" if files else ""
-    return f"put the file {wanted.name} into {wanted.parent}{there}"
+    return f"put {wanted.name} into {wanted.parent}{there}"
+
+
+def _of_gpu_ids(match: re.Match[str]) -> str:
+    there = re.search(r"compatibility of [\d.]+ are: (.+)", match.string)
+    ids = f"gpus that are there ({there[1]})" if there else "kind: KIND_CPU and no gpus"
+    return f"{FALLBACK} for the server, or {ids}"
 
 
 _TABLE: tuple[tuple[str, _Advice], ...] = (
@@ -76,6 +93,7 @@ _TABLE: tuple[tuple[str, _Advice], ...] = (
     (r"HTTP clients ask for this model as", "a name of letters of ASCII, digits, '_', '-', '.' and '~'"),
     (r"got \ufeff", "the same file saved without a byte order mark"),
     (r"unable to find backend library for backend '([^']*)'", _of_backend),
+    (r"shared libraries are not supported", "a backend in Python, as NAME/model.py in --backend-directory"),
     (r"unable to find '([^']*\.\w+)' for model instance", _renamed),
     (r"Load model from (.+) failed:(Protobuf parsing failed|No graph was found)", _of_model_file),
     (r"must specify 'dims'", "dims: [ -1 ], or the sizes; without the batch dimension if max_batch_size is not 0"),
@@ -89,8 +107,8 @@ _TABLE: tuple[tuple[str, _Advice], ...] = (
     (r"contains leading zeros", "rename it, without the zeros"),
     (r"fails to convert to integral number", "a number as its name, if it is a version"),
     (r"is specified for model .* version directory is not present", "make the directory, or remove the number"),
-    (r"has kind KIND_GPU but no GPUs are available", "kind: KIND_CPU or KIND_AUTO, or serve with --gpu-fallback=cpu"),
-    (r"specifies invalid or unsupported gpu id", "the ids of GPUs of this machine, or kind: KIND_AUTO and no gpus"),
+    (r"has kind KIND_GPU but no GPUs are available", f"{FALLBACK} for the server, or kind: KIND_CPU"),
+    (r"specifies invalid or unsupported gpu id", _of_gpu_ids),
     (r"has kind (KIND_\w+) but specifies one or more GPUs", "kind: KIND_GPU, or no gpus"),
     (r"unexpected inference \w+ '[^']*', allowed \w+s are: (.*)", lambda m: f"one of these names: {m[1]}"),
     (r"configuration expects datatype .* model provides (TYPE_\w+)", lambda m: f"data_type: {m[1]}"),
@@ -125,7 +143,10 @@ _TABLE: tuple[tuple[str, _Advice], ...] = (
 
 
 def advised(problem: Problem) -> Problem:
-    """The problem, with what to write instead if that is known."""
+    """The problem, with what to write instead, and the file that is missing, if these are known."""
+    if not problem.missing:
+        found = next(filter(None, (re.search(pattern, problem.text) for pattern in _MISSING)), None)
+        problem = replace(problem, missing=found[1] if found else "")
     if problem.instead:
         return problem
     # The first pattern that fits counts, so the narrower ones come before the wider ones.

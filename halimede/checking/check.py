@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -14,25 +14,40 @@ from halimede.checking.advice import advised
 from halimede.checking.model import ModelReview
 from halimede.checking.problems import Problem
 from halimede.checking.repository import review_repositories
+from halimede.config import Draft, ModelConfig
 from halimede.engine.engine import Engine
 from halimede.errors import Unavailable
 from halimede.models.agents import Agents
+from halimede.models.ensembles import members_of
 from halimede.models.lifecycle import ModelRecord, VersionState
 from halimede.models.loader import LoadOptions
 from halimede.options import ServerOptions
 
 CLOSE_SECONDS = 30.0
+CACHE_BYTES = 64 << 20
+"""Of the response cache that is proposed for models that ask for one."""
+_LISTS = (".txt", ".toml")
+"""The ends of environments that are lists of packages."""
+ENSEMBLE = "ensemble"
+"""The backend of an ensemble, which has none."""
 
 
 @dataclass(slots=True)
 class CheckedModel:
-    """A model and its problems. `loaded` are the versions that were loaded; None if no load was tried."""
+    """A model and its problems. `loaded` are the versions that were loaded; None if no load was tried.
+
+    `backend` is the configured one, "ensemble" for an ensemble, empty if it is unknown. `members` are the models of an
+    ensemble's steps. `flags` are those of the server without which something in the configuration has no effect.
+    """
 
     name: str
     repository: str
     versions: tuple[int, ...]
     problems: list[Problem]
     loaded: tuple[int, ...] | None = None
+    backend: str = ""
+    members: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -73,7 +88,25 @@ def check(repositories: Sequence[str], options: ServerOptions, gpus: tuple[int, 
 
 def _checked(model: ModelReview) -> CheckedModel:
     problems = sorted(map(advised, model.problems), key=lambda p: (str(p.file), p.line))
-    return CheckedModel(model.found.name, str(model.found.folder.parent), model.versions, problems)
+    draft, config = model.reviewed.draft, model.config
+    return CheckedModel(
+        model.found.name,
+        str(model.found.folder.parent),
+        model.versions,
+        problems,
+        backend="" if draft is None else ENSEMBLE if draft.is_ensemble else draft.backend,
+        members=tuple(members_of(config.ensemble)) if config is not None and config.ensemble is not None else (),
+        flags=tuple(_flags(config, draft)) if config is not None else (),
+    )
+
+
+def _flags(config: ModelConfig, draft: Draft | None) -> Iterator[str]:
+    if draft is not None and draft.environment.endswith(_LISTS):
+        yield "--python-environments=build"
+    if config.response_cache:
+        yield f"--cache-config=local,size={CACHE_BYTES}"
+    if any(group.resources or group.priority for group in config.instance_groups):
+        yield "--rate-limit=execution_count"
 
 
 async def load(checked: Checked, options: ServerOptions) -> None:
@@ -122,5 +155,10 @@ def _add_load(model: CheckedModel, record: ModelRecord | None) -> None:
             model.problems.append(advised(Problem("load", f"could not be loaded: {reason.strip()}", folder)))
         if record is None:
             model.problems.append(Problem("load", "could not be loaded", folder))
-    if model.loaded:  # notes are about what only a load can show
-        model.problems = [problem for problem in model.problems if problem.severity is not Severity.NOTE]
+    if model.loaded:
+        # Notes are about what only a load can show. Code may find its modules in a way that cannot be seen.
+        model.problems = [
+            problem
+            for problem in model.problems
+            if problem.severity is not Severity.NOTE and not (problem.module and problem.severity is Severity.ERROR)
+        ]

@@ -3,13 +3,15 @@
 A load stops at the first problem (`config.draft`).
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from halimede.checking.advice import FALLBACK
 from halimede.checking.problems import Problem
 from halimede.checking.source import Source
-from halimede.checking.text import read_text
+from halimede.checking.text import fill_placeholders, read_text
 from halimede.config import message as messages
 from halimede.config.checks import check_instance_groups, config_problems, tensor_problems
 from halimede.config.completion import fill_defaults
@@ -22,6 +24,13 @@ from halimede.errors import Error, Invalid
 
 MAX_BYTES = 4 << 20
 """Of a text that is read. Real configurations have up to some thousand lines."""
+_TENSORS = frozenset({"input", "output"})
+_OF_STEPS = re.compile("is unused in ensemble|is not used$|is not written")
+_GPUS = tuple(range(1024))
+"""More than any machine has."""
+_OF_GPUS = re.compile("kind KIND_GPU but no|unsupported gpu id")
+_OF_AUTO = "has kind KIND_CPU but specifies one or more GPUs"
+"""Also said of a group that names GPUs and no kind, if there are no GPUs."""
 _NO_BACKEND = "unexpected platform type ''"
 
 
@@ -45,26 +54,42 @@ class Reviewed:
         return Problem(code, text, place, self.source.line_of(text), instead)
 
     def finish(self, gpus: Sequence[int], default_instance_count: int) -> ModelConfig | None:
-        """The configuration that a load makes of it; None if a load refuses it, and then `problems` has the reasons."""
+        """The configuration that a load makes of it; None if a load refuses it, and then `problems` has the reasons. If
+        only GPUs are missing, it is the configuration for a machine that has them: ensembles are checked against it.
+        """
         if self.draft is None:
             return None
         found = [*finishing_problems(self.draft.with_groups(gpus, default_instance_count), gpus)]
         # Each version finishes the configuration again, and finds the same.
         known = {problem.text for problem in self.problems}
         self.add((code, text) for code, text in found if text not in known)
-        if found:
+        if not all(is_of_gpus(text) or self._is_of_auto(text) for _, text in found):
             return None
         try:
-            return self.draft.finish(gpus=gpus, default_instance_count=default_instance_count)
+            return self.draft.finish(gpus=_GPUS if found else gpus, default_instance_count=default_instance_count)
         except Error as error:
-            self.add([("configuration", str(error))])
+            # With GPUs that are not there, nothing is wrong yet.
+            if not found:
+                self.add([("configuration", str(error))])
             return None
 
+    def _is_of_auto(self, text: str) -> bool:
+        return _OF_AUTO in text and "KIND_CPU" not in self.source.text
+
     def add(self, found: Iterable[tuple[str, str]]) -> None:
-        """Adds problems, except that a field is missing whose value was wrong: that is one problem already."""
+        """Adds problems, except those that follow from a field whose value was wrong: that is one problem already."""
         for code, text in dict.fromkeys(found):
-            if not any(f"must specify '{field}'" in text for field in self._blanked):
-                self.problems.append(self.problem(code, text))
+            follows = any(f"must specify '{field}'" in text for field in self._blanked)
+            # Steps of an ensemble refer to its inputs and outputs.
+            follows |= bool(self._blanked & _TENSORS) and _OF_STEPS.search(text) is not None
+            if not follows:
+                instead = f"{FALLBACK} for the server, or no gpus" if self._is_of_auto(text) else ""
+                self.problems.append(self.problem(code, text, instead))
+
+
+def is_of_gpus(text: str) -> bool:
+    """Whether the text of a problem is about GPUs that are not there."""
+    return _OF_GPUS.search(text) is not None
 
 
 def review(folder: Path, *, config_name: str = "", strict: bool = False) -> Reviewed:
@@ -82,8 +107,10 @@ def review(folder: Path, *, config_name: str = "", strict: bool = False) -> Revi
             # A model file that was renamed by mistake may have gigabytes.
             if len(raw) > MAX_BYTES:
                 raise Invalid(f"{len(raw)} bytes are too many for a configuration; at most {MAX_BYTES}")
-            read = read_text(raw.decode(), file, folder.name)
-            reviewed.source, reviewed.problems, reviewed._blanked = read.source, list(read.problems), read.blanked
+            text, unfilled = fill_placeholders(raw.decode(), file)
+            read = read_text(text, file, folder.name)
+            reviewed.source, reviewed._blanked = read.source, read.blanked
+            reviewed.problems = [*unfilled, *read.problems]
             message = read.message
         else:
             message = messages.empty()

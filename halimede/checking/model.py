@@ -5,7 +5,7 @@ while a runtime opens a model file to see what it declares.
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -16,9 +16,10 @@ from urllib.parse import quote
 from halimede.agents.registry import BUILT_IN, is_there
 from halimede.backends.api import Backend, Fault, Inspecting, ModelFolder, Severity
 from halimede.backends.inspection import not_inspected
+from halimede.backends.registry import formats, known
 from halimede.backends.traits import Traits
 from halimede.checking.abilities import gpu_advice, unmet
-from halimede.checking.configuration import Reviewed, review
+from halimede.checking.configuration import Reviewed, is_of_gpus, review
 from halimede.checking.problems import Problem
 from halimede.checking.stray_files import stray_files
 from halimede.config import (
@@ -42,11 +43,15 @@ from halimede.models.warmup import sample_problems
 
 A = TypeVar("A")
 
-_OF_GPUS = re.compile("kind KIND_GPU but no|unsupported gpu id")
-"""In the texts of `config.checks` about GPUs that are not there."""
+
+_OF_FILENAME = re.compile("'default_model_filename' must stay within")
+
+_USABLE = re.compile(r"are: \d")
+"""In such a text: the GPUs that the backend can use."""
 
 _FIELDS = {
     "agent": "model_repository_agents",
+    "consequence": "ensemble_scheduling",
     "ensemble": "ensemble_scheduling",
     "labels": "label_filename",
     "not-seen": "ensemble_scheduling",
@@ -76,11 +81,13 @@ class ModelReview:
         file: Path | None = None,
         severity: Severity = Severity.ERROR,
         cause: Cause | None = None,
+        instead: str = "",
+        missing: str = "",
     ) -> None:
         """Adds a problem of the folder, or of `file`; if that is the configuration, with its line."""
         place = file or self.found.folder
         line = self.reviewed.source.line_of(text, _FIELDS.get(code, "")) if place == self.reviewed.file else 0
-        problem = Problem(code, text, place, line, severity=severity, cause=cause)
+        problem = Problem(code, text, place, line, instead, severity, cause, missing=missing)
         # Each version is reviewed, and most find the same.
         if not any((p.text, p.line) == (text, line) for p in self.problems):
             self.problems.append(problem)
@@ -126,6 +133,8 @@ def review_model(found: FoundModel, backends: Backends, options: LoadOptions) ->
         for number in model.versions:
             # Each version completes a draft of its own, since the model files may differ.
             _review_version(model, draft.copy(), number, backends, options)
+        if not model.versions:
+            _review_without_version(model, draft, backends, options)
     model.problems += stray_files(found.folder, reviewed, model.config, options.config_name)
     return _finished(model)
 
@@ -164,13 +173,33 @@ def _review_versions(model: ModelReview) -> None:
     names = model.attempt("unreadable", lambda: version_names(model.found.folder))
     if names is None:
         return
-    came = model.attempt("version", lambda: versions_to_load(draft.version_policy, names, model.found.name))
-    # If the policy allows no version, the warnings still say which directories are none.
-    numbers, warnings = came if came is not None else ([], versions_of_nothing(names, model.found.name))
+    try:
+        numbers, warnings = versions_to_load(draft.version_policy, names, model.found.name)
+    except Error as error:
+        # The warnings still say which directories are no versions.
+        numbers, warnings = [], versions_of_nothing(names, model.found.name)
+        instead, missing = _first_version(model.found.folder, draft, names)
+        model.add("version", str(error), model.place, instead=instead, missing=missing)
     model.versions = tuple(numbers)
     for warning in warnings:
         file = model.place if "is specified for model" in warning else model.found.folder
         model.add("version", warning, file, Severity.WARNING)
+
+
+def _first_version(folder: Path, draft: Draft, names: Collection[str]) -> tuple[str, str]:
+    """What to do for a model without a directory that could be a version, and what is missing; both are empty if it has
+    one, which the policy excludes."""
+    if any(name[:1].isdecimal() for name in names):
+        return "", ""
+    version = folder / "1"
+    if draft.is_ensemble:
+        return f"mkdir {version} (it stays empty, so git drops it)", str(version)
+    usual = {traits.name: traits.formats[0].filename for traits in known() if traits.formats}
+    platform = {each.platform: each.filename for _, each in formats() if each.platform}
+    filename = draft.model_filename or platform.get(draft.platform) or usual.get(draft.backend, "")
+    if not filename:
+        return f"put the model's files into {version}, a new directory", str(version)
+    return f"put {filename} into {version}, a new directory", str(version / filename)
 
 
 def versions_of_nothing(names: Collection[str], model: str) -> list[str]:
@@ -188,17 +217,19 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
     if prepared is None:
         _review_files(model, version_folder(model.found.folder, number))
         model.reviewed.draft = draft
-        model.reviewed.finish(options.gpus, 1)
+        model.config = model.reviewed.finish(options.gpus, 1) or model.config
         return
     folder, backend = prepared
     config = _completed(model, draft, backend, folder, options)
-    _advise_on_gpus(model.reviewed.problems, backend.traits)
+    _advise_on_gpus(model.reviewed.problems, backend.traits, options.gpus)
     if config is not None:
         model.config = config
         _review_labels(model, config)
         for text in refused_abilities(config, backend.traits):
             model.add("backend", text, model.place)
-        for text in unmet(config, backend.traits):
+        # A GPU that is missing is an error already.
+        refused = any(is_of_gpus(problem.text) for problem in model.reviewed.problems)
+        for text in unmet(config, backend.traits, gpus=not refused):
             model.add("backend", text, model.place, Severity.WARNING)
         model.attempt("state", lambda: states_for(config, model.found.folder))
         for error in sample_problems(config, model.found.folder, number):
@@ -206,6 +237,27 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
         _review_strategy(model, config, folder)
     if not model.is_hidden:
         _review_file(model, draft, config, backend, folder, options)
+
+
+def _review_without_version(model: ModelReview, draft: Draft, backends: Backends, options: LoadOptions) -> None:
+    """Checks what does not need a version's files: whether the backend is there, and the configuration as it is."""
+    prepared = model.attempt("backend", lambda: find_backend(model.found, 1, draft, backends, options))
+    if prepared is None:
+        model.config = model.reviewed.finish(options.gpus, 1)
+        return
+    folder, backend = prepared
+    traits = backend.traits
+    gpus = model.attempt("backend", lambda: backend.usable_gpus(options.gpus))
+    _fall_back(model, draft, gpus or (), options)
+    # The model file may have the inputs and outputs that the configuration lacks.
+    if gpus is not None and not draft.needs_description:
+        model.config = model.reviewed.finish(gpus, traits.cpu_instances)
+    _advise_on_gpus(model.reviewed.problems, traits, options.gpus)
+    _review_labels(model, model.config)
+    # An environment of the model lies beside its versions.
+    for fault in _faults(draft, model.config, backend, folder, options):
+        if fault.cause is Cause.ENVIRONMENT and not fault.module:
+            _add_fault(model, fault)
 
 
 def _review_file(
@@ -217,14 +269,23 @@ def _review_file(
     options: LoadOptions,
 ) -> None:
     """Lets the backend look at its files."""
+    # The name of a file elsewhere is a problem already.
+    if any(_OF_FILENAME.search(problem.text) for problem in model.reviewed.problems):
+        return
     unseen = not_inspected(backend.traits)
-    faults = [unseen]
-    if isinstance(backend, Inspecting):
-        asked = draft.incomplete(gpus=options.gpus, default_instance_count=backend.traits.cpu_instances)
-        faults = backend.faults(asked, config, folder, draft.model_filename)
+    faults = _faults(draft, config, backend, folder, options)
     for fault in faults:
         _add_fault(model, fault)
-    model.is_hidden |= any(fault.severity is Severity.NOTE and fault != unseen for fault in faults)
+    model.is_hidden |= any(f.severity is Severity.NOTE and f != unseen and not f.module for f in faults)
+
+
+def _faults(
+    draft: Draft, config: ModelConfig | None, backend: Backend, folder: ModelFolder, options: LoadOptions
+) -> list[Fault]:
+    if not isinstance(backend, Inspecting):
+        return [not_inspected(backend.traits)]
+    asked = draft.incomplete(gpus=options.gpus, default_instance_count=backend.traits.cpu_instances)
+    return backend.faults(asked, config, folder, draft.model_filename)
 
 
 def _completed(
@@ -234,8 +295,7 @@ def _completed(
     # Each call may fail: a child process imports the runtime, which may be missing there.
     try:
         gpus = backend.usable_gpus(options.gpus)
-        for change in draft.fall_back_to_cpu(gpus) if options.gpu_fallback else ():
-            model.add("instance-group", change, model.place, Severity.WARNING)
+        _fall_back(model, draft, gpus, options)
         if options.auto_complete and draft.needs_description and not model.is_hidden and not _runs_code(draft, backend):
             complete(draft, backend, folder, options)
     except Error as error:
@@ -245,11 +305,18 @@ def _completed(
     return model.reviewed.finish(gpus, backend.traits.cpu_instances)
 
 
-def _advise_on_gpus(problems: list[Problem], traits: Traits) -> None:
-    """For a backend that no GPU of any machine can serve. The general advice is for a machine without GPUs."""
-    advice = gpu_advice(traits)
+def _fall_back(model: ModelReview, draft: Draft, gpus: Sequence[int], options: LoadOptions) -> None:
+    """Moves instances to the CPU whose GPUs are not there, if the server would."""
+    for change in draft.fall_back_to_cpu(gpus) if options.gpu_fallback else ():
+        model.add("instance-group", change, model.place, Severity.WARNING)
+
+
+def _advise_on_gpus(problems: list[Problem], traits: Traits, gpus: Sequence[int]) -> None:
+    """For a backend that cannot use the GPUs of this machine. The general advice is for a machine without GPUs."""
+    advice = gpu_advice(traits, gpus)
     for i, problem in enumerate(problems if advice else ()):
-        if problem.code == "instance-group" and _OF_GPUS.search(problem.text):
+        # With GPUs that it can use, the ids are wrong, and the general advice names the right ones.
+        if problem.code == "instance-group" and is_of_gpus(problem.text) and not _USABLE.search(problem.text):
             problems[i] = replace(problem, instead=advice)
 
 
@@ -259,11 +326,15 @@ def _runs_code(draft: Draft, backend: Backend) -> bool:
 
 def _add_fault(model: ModelReview, fault: Fault) -> None:
     code = _code_of(fault.cause, "not-seen" if fault.severity is Severity.NOTE else "model-file")
+    if fault.module:
+        code = "import"
     file, line = fault.file, fault.line
     if file is None:
         line = model.reviewed.source.line_of(fault.text)
         file = model.reviewed.file if line else model.found.folder
-    problem = Problem(code, fault.text, file, line, fault.instead, fault.severity, fault.cause)
+    problem = Problem(
+        code, fault.text, file, line, fault.instead, fault.severity, fault.cause, fault.module, fault.installs
+    )
     if not any(each.text == fault.text and each.line in (line, 0) for each in model.problems):
         model.problems.append(problem)
 

@@ -23,3 +23,9 @@ class Problem:
     severity: Severity = Severity.ERROR
     cause: Cause | None = None
     """What is to blame, as far as the backend knows: there is general advice for it."""
+    module: str = ""
+    """A module that the model's code imports and that is not installed."""
+    installs: str = ""
+    """What `pip install` must get, so that the module is there."""
+    missing: str = ""
+    """The path of a file or directory that the model needs and that is not there."""

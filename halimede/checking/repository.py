@@ -65,7 +65,8 @@ def _found_in(repository: str, namespaces: bool, problems: list[Problem]) -> lis
         return []
     # A common mistake: the path of a model instead of the one of its repository.
     versions = [entry.name for entry in entries if entry.is_dir() and entry.name.isdecimal()]
-    if (root / "config.pbtxt").exists() or (versions and len(versions) == len(models)):
+    is_around = any((entry / "config.pbtxt").exists() for entry in entries)
+    if ((root / "config.pbtxt").exists() and not is_around) or (versions and len(versions) == len(models)):
         text = f"'{repository}' looks like a model, not like a repository of models"
         parent = root.resolve().parent
         problems.append(Problem("repository", text, root, instead=f"halimede check {parent}"))
@@ -137,7 +138,8 @@ def _review_ensemble(ensemble: ModelReview, chosen: Mapping[str, ModelReview]) -
     assert config.ensemble is not None
     unknown = [member for member in members_of(config.ensemble) if member not in chosen]
     if unknown:
-        ensemble.add("ensemble", str(missing(name, unknown)), ensemble.place)
+        paths = ", ".join(str(ensemble.found.folder.parent / each) for each in unknown)
+        ensemble.add("ensemble", str(missing(name, unknown)), ensemble.place, missing=paths)
     for step in steps_of(config):
         if step.model in chosen:
             _review_member(ensemble, step.model, step.version, chosen[step.model])
@@ -156,7 +158,7 @@ def _review_member(ensemble: ModelReview, name: str, version: int, member: Model
     depends = f"ensemble '{ensemble.found.name}' depends on '{name}'"
     # One problem is enough: the others would only follow from it.
     if any(problem.severity is Severity.ERROR for problem in member.problems):
-        ensemble.add("ensemble", f"{depends}, which has problems of its own", ensemble.place)
+        ensemble.add("consequence", f"{depends}, which has problems of its own", ensemble.place)
     elif version != -1 and member.versions and version not in member.versions:
         ensemble.add("ensemble", f"{depends} whose required version {version} is not loaded.", ensemble.place)
     elif member.config is None or not _is_whole(member.config):

@@ -75,6 +75,26 @@ def read_text(text: str, file: Path, model: str = "") -> Read:
     return Read(None, source, problems)
 
 
+def fill_placeholders(text: str, file: Path) -> tuple[str, list[Problem]]:
+    """The text with numbers for placeholders such as `${BATCH_SIZE}`, and a problem for each placeholder. Those in
+    quotes are left, because code may read them. Lines and columns do not move."""
+    problems: dict[str, Problem] = {}
+
+    def number(match: re.Match[str]) -> str:
+        name = match[1]
+        if not name:
+            return match[0]
+        line = text.count("\n", 0, match.start()) + 1
+        instead = "a value; such a file is a template, which a script of its project fills in"
+        problems.setdefault(name, Problem("wrong-value", f"the placeholder {name} has no value", file, line, instead))
+        return "1".ljust(len(name))
+
+    return _PLACEHOLDER.sub(number, text), list(problems.values())
+
+
+_PLACEHOLDER = re.compile(r"""\"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\#[^\n]*|(\$\{[^}\n]*\})""")
+
+
 def _blanked(text: str, statement: Statement) -> str:
     """The text with blanks for the statement. Lines and columns do not move."""
     inside = text[statement.start : statement.end]
@@ -107,7 +127,7 @@ def _explained(error: text_format.ParseError, path: Sequence[Statement], file: P
         message = _type_of(path[:-1])
         where = "" if len(path) == 1 else f" of '{path[-2].name}'"
         text = f"unknown field '{unknown[2]}'{where}"
-        return Problem("unknown-field", text, file, line, _nearest(unknown[2], message))
+        return Problem("unknown-field", text, file, line, _nearest(unknown[2], message, here))
     if twice := _TWICE.search(text):
         return Problem("wrong-value", text, file, line, f"keep one '{twice[1] or twice[2]}'")
     field = _field_of(path)
@@ -133,8 +153,8 @@ def _field_of(path: Sequence[Statement]) -> Any:
     return None if descriptor is None else descriptor.fields_by_name.get(path[-1].name)
 
 
-def _nearest(name: str, message: Any) -> str:
-    """Which field of this message is meant, or which message has this field."""
+def _nearest(name: str, message: Any, here: Statement) -> str:
+    """Which field of this message is meant by a statement, or which message has this field."""
     if message is None:
         return ""
     meant = _OTHER_FIELDS.get(name.lower(), "")
@@ -145,12 +165,20 @@ def _nearest(name: str, message: Any) -> str:
     if places:
         shortest = min(places, key=len)
         return f"write it within {' { '.join(shortest)} {{ {name} ... {'} ' * len(shortest)}".rstrip()
-    near = get_close_matches(name.lower(), message.fields_by_name, n=1, cutoff=0.6)
+    fields = [field.name for field in message.fields if _fits(field, here)]
+    near = get_close_matches(name.lower(), fields, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
     # Too different for a misspelling, but one name may begin with the other: `batch` and `batch_input`.
-    start = next((known for known in message.fields_by_name if known.startswith(name) or name.startswith(known)), "")
+    start = next((known for known in fields if known.startswith(name) or name.startswith(known)), "")
     return f"did you mean '{start}'?" if start else f"it has: {', '.join(sorted(message.fields_by_name))}"
+
+
+def _fits(field: Any, here: Statement) -> bool:
+    """Whether a statement may mean a field: a message that shares no field with the statement is another one."""
+    if not here.children or field.message_type is None:
+        return not here.children or field.message_type is not None
+    return any(each.name in field.message_type.fields_by_name for each in here.children)
 
 
 def _places(name: str, message: Any, depth: int) -> Iterator[list[str]]:

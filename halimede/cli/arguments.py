@@ -59,13 +59,16 @@ class Init(Order):
 
 @dataclass(frozen=True, slots=True)
 class Check(Order):
-    """Which repositories to look at. `server` has the options that a load of their models would have."""
+    """Which repositories to look at. `server` has the options that a load of their models would have, `flags` the words
+    that gave them."""
 
     repositories: tuple[str, ...]
     json: bool
     strict: bool
     load: bool
+    migrate: bool
     server: ServerOptions
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +174,16 @@ def add_init(parser: argparse.ArgumentParser) -> None:
 def add_check(parser: argparse.ArgumentParser) -> None:
     parser.usage = "halimede check REPO [REPO ...] [options]"
     parser.description = (
-        "Names every problem of the models in these repositories: where it is, and what to write instead. No code of "
-        "a\nmodel runs, unless --load is given. The exit status is 1 if there are errors, 0 if there are none or only "
-        "warnings."
+        "Says of each model in these repositories whether it serves, and if not, why and what to do; then names every\n"
+        "problem: where it is, and what to write instead. No code of a model runs, unless --load is given. The exit\n"
+        "status is 1 if there are errors, 0 if there are none or only warnings."
     )
     parser.add_argument("repositories", nargs="+", metavar="REPO", help="directory of a model repository")
+    parser.add_argument(
+        "--migrate",
+        action="store_true",
+        help="print a table of what each model needs, and the commands that install it and start the server",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document, for tools")
     parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings too")
     parser.add_argument(
@@ -383,7 +391,8 @@ def _check(given: argparse.Namespace) -> Check:
     # A path without its trailing slash, so that the same repository is checked once.
     plain = (each if "://" in each else str(PurePath(each)) for each in given.repositories)
     server = _server(given, "--model-control-mode=explicit")
-    return Check(tuple(dict.fromkeys(plain)), given.json, given.strict, given.load, server)
+    flags = tuple(given.server or ())
+    return Check(tuple(dict.fromkeys(plain)), given.json, given.strict, given.load, given.migrate, server, flags)
 
 
 def _graph(given: argparse.Namespace) -> Graph:

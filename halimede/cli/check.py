@@ -8,11 +8,14 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
+from typing import TextIO
 
 from halimede.checking.check import Checked, check, load
-from halimede.checking.report import document, passes, text_of
+from halimede.checking.migration import migration_text
+from halimede.checking.report import WIDTH, document, passes, text_of
 from halimede.cli.arguments import Check
 from halimede.cli.model_run import own_output
 from halimede.cli.terminal import has_colours, painted, say_error
@@ -21,7 +24,9 @@ from halimede.platform.gpus import visible_gpus
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
 
-_SEVERITY = re.compile(r"^(\S.*?: )(error|warning|note)(?=: )", re.MULTILINE)
+MAX_WIDTH = 120
+"""Characters of a line. Longer ones are hard to read."""
+_SEVERITY = re.compile(r"^(\S.*?: |    )(error|warning|note)(?=: )", re.MULTILINE)
 
 
 def run(order: Check) -> int:
@@ -38,9 +43,8 @@ def run(order: Check) -> int:
             except asyncio.CancelledError:
                 say_error("interrupted")
                 finished = False
-    told = json.dumps(document(checked, order.strict), indent=1) if order.json else _text(checked, has_colours(out))
     try:
-        print(told, file=out, flush=True)
+        print(_told(order, checked, out), file=out, flush=True)
     except OSError as error:  # a full disk, or a closed pipe
         say_error(f"the output cannot be written: {error.strerror}")
         os._exit(1)
@@ -51,9 +55,20 @@ def run(order: Check) -> int:
     return 0 if passes(checked, order.strict) else 1
 
 
-def _text(checked: Checked, colours: bool) -> str:
+def _told(order: Check, checked: Checked, out: TextIO) -> str:
+    if order.json:
+        return json.dumps(document(checked, order.strict, order.flags), indent=1)
+    shown = out.isatty()
+    width = min(shutil.get_terminal_size().columns, MAX_WIDTH) if shown else WIDTH
+    if order.migrate:
+        return migration_text(checked, order.flags, width)
+    # A program that reads the output wants each problem on one line.
+    return _coloured(text_of(checked, width, wrapped=shown), has_colours(out))
+
+
+def _coloured(text: str, colours: bool) -> str:
     """The report, with the severity of each problem (`file:line: severity: text`) in its colour."""
-    return _SEVERITY.sub(lambda found: found[1] + painted(found[2], found[2], colours), text_of(checked))
+    return _SEVERITY.sub(lambda found: found[1] + painted(found[2], found[2], colours), text)
 
 
 async def _load(checked: Checked, order: Check) -> bool:

@@ -171,10 +171,13 @@ def _hint(source: Path, kind: Kind) -> str:
 def _reviewed(draft: Path, options: LoadOptions) -> tuple[ModelConfig | None, tuple[str, ...]]:
     """The configuration as a server reads it, and warnings. Raises Invalid if a server refuses it."""
     [model] = review_repositories([str(draft.parent)], options, False).models
+    # A module can still be installed.
+    modules = [problem.text for problem in model.problems if problem.module and problem.severity is Severity.ERROR]
     errors = [problem.text for problem in model.problems if problem.severity is Severity.ERROR]
-    if errors:
+    if len(errors) > len(modules):
         raise Invalid("\n".join(errors).replace(f"{draft.parent}/", ""))
-    return model.config, tuple(problem.text for problem in model.problems if problem.severity is Severity.WARNING)
+    warnings = [problem.text for problem in model.problems if problem.severity is Severity.WARNING]
+    return model.config, (*modules, *warnings)
 
 
 def _run(folder: Path, config: ModelConfig | None) -> str:

@@ -91,7 +91,9 @@ def test_no_module_outside_of_backends_names_a_backend() -> None:
 def test_no_module_but_the_help_of_init_mentions_onnx() -> None:
     mentions = [path for path in outside() if "onnx" in path.read_text().lower()]
     mentions += [path for path in (PACKAGE / "backends").glob("*.py") if "onnx" in path.read_text().lower()]
-    assert {str(path.relative_to(PACKAGE)) for path in mentions} <= {"cli/arguments.py", "backends/registry.py"}
+    # What a model of a backend that is not here can be converted to is said where that backend is.
+    there = {"cli/arguments.py", "backends/registry.py", "backends/elsewhere.py"}
+    assert {str(path.relative_to(PACKAGE)) for path in mentions} <= there
 
 
 @pytest.fixture

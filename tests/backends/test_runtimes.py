@@ -65,8 +65,8 @@ def test_backend_that_is_nowhere_comes_with_advice(folder: ModelFolder, director
     with pytest.raises(Invalid) as caught:
         find_runtime("m", name, "", folder, directory, KNOWN)
     assert caught.value.advice == (
-        f"'tensorrt' is not served here: export the model to ONNX, or load it in a model.py; a backend in Python would "
-        f"be {directory}/tensorrt/model.py"
+        "'tensorrt' is not served here: export the model that the plan was made of to ONNX (a plan itself cannot be "
+        f"converted); a backend in Python would be {directory}/tensorrt/model.py"
         if told
         else ""
     )

@@ -143,7 +143,15 @@ FAULTS = (
         "larger max_batch_size",
     ),
     Fault("other_name", 'name: "another"\n' + _onnx(), "name", 1, "unexpected directory name", 'name: "other_name"'),
-    Fault("no_version", _onnx(), "version", 0, "at least one version must be available", "directory 1", files={}),
+    Fault(
+        "no_version",
+        _onnx(),
+        "version",
+        0,
+        "at least one version must be available",
+        "put model.onnx into ",
+        files={},
+    ),
     Fault(
         "leading_zeros", _onnx(), "version", 0, "'001'", "without the zeros", "warning", "", {"001/x": b"", **_MODEL}
     ),
@@ -163,7 +171,7 @@ FAULTS = (
         "model-file",
         0,
         "unable to find",
-        "put the file model.onnx",
+        "put model.onnx into ",
         file="",
         files={"1/notes.txt": b""},
     ),
@@ -220,7 +228,7 @@ FAULTS = (
         "instance-group",
         6,
         "invalid or unsupported gpu id 99",
-        "KIND_AUTO",
+        "--gpu-fallback=cpu for the server, or kind: KIND_CPU and no gpus",
     ),
     Fault(
         "no_agent",

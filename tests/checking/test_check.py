@@ -186,6 +186,14 @@ def test_model_in_place_of_a_repository_is_an_error(tmp_path: Path) -> None:
     assert problem.instead == f"halimede check {tmp_path}"
 
 
+def test_configuration_beside_models_is_stray(tmp_path: Path) -> None:
+    write(tmp_path, "m")
+    (tmp_path / "config.pbtxt").touch()
+    checked = check([str(tmp_path)], OPTIONS)
+    assert [model.name for model in checked.models] == ["m"]
+    assert [(problem.code, problem.severity) for problem in checked.all_problems] == [("stray-file", Severity.WARNING)]
+
+
 def test_path_that_is_not_a_repository_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "net.onnx").touch()
@@ -271,7 +279,16 @@ def test_load_adds_problems_that_files_do_not_show(tmp_path: Path) -> None:
     assert "no disk" in raises.problems[-1].text
     assert seen.loaded == ()
     assert [p.code for p in seen.problems] == ["tensor", "tensor"]
-    assert "; 1 of them loaded, in " in text_of(checked)
+    assert "; 1 model loaded, in " in text_of(checked)
+
+
+def test_load_shows_that_a_module_is_there(tmp_path: Path) -> None:
+    code = f"from sys import modules\nmodules['no_such'] = modules['sys']\nimport no_such\n{_CODE}"
+    write(tmp_path, "m", 'backend: "python"', model_py=code.encode())
+    checked = check([str(tmp_path)], OPTIONS)
+    assert [problem.code for problem in checked.all_problems if problem.severity is Severity.ERROR] == ["import"]
+    asyncio.run(load(checked, OPTIONS))
+    assert [(model.loaded, model.problems) for model in checked.models] == [((1,), [])]
 
 
 def test_document_has_a_stable_format(tmp_path: Path) -> None:
@@ -289,8 +306,19 @@ def test_document_has_a_stable_format(tmp_path: Path) -> None:
             {
                 "name": "m",
                 "repository": str(tmp_path),
+                "backend": "onnxruntime",
                 "versions": [1],
                 "loaded": None,
+                "verdict": {
+                    "state": "cannot-serve",
+                    "reason": "configuration",
+                    "text": "config.pbtxt:4: unknown field 'max_batchsize'",
+                    "do": "did you mean 'max_batch_size'?",
+                    "needs": [
+                        {"kind": "correction", "what": f"{tmp_path}/m/config.pbtxt:4"},
+                        {"kind": "extra", "what": "onnx"},
+                    ],
+                },
                 "problems": [
                     {
                         "severity": "error",
@@ -299,10 +327,18 @@ def test_document_has_a_stable_format(tmp_path: Path) -> None:
                         "line": 4,
                         "text": "unknown field 'max_batchsize'",
                         "instead": "did you mean 'max_batch_size'?",
+                        "missing": "",
+                        "module": "",
                     }
                 ],
             }
         ],
+        "migration": {
+            "install": ["pip", "install", "halimede[onnx]"],
+            "directories": [],
+            "serve": ["halimede", "serve", f"--model-repository={tmp_path}", "--exit-on-error=false"],
+            "served": [],
+        },
     }
 
 

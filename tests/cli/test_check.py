@@ -58,7 +58,7 @@ def test_strict_makes_warnings_fail(tmp_path: Path) -> None:
     assert run(str(tmp_path)).returncode == 0
     ended = run(str(tmp_path), "--strict")
     assert ended.returncode == 1
-    assert "1 model: 0 errors, 1 warning, 0 notes" in ended.stdout
+    assert "\n0 errors, 1 warning, 0 notes" in ended.stdout
 
 
 def test_wrong_line_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,4 +71,24 @@ def test_wrong_line_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_says_that_no_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--help"]) == 0
-    assert "No code of a\nmodel runs" in capsys.readouterr().out
+    assert "No code of a model runs" in capsys.readouterr().out
+
+
+def test_migration_prints_a_table_and_commands(tmp_path: Path) -> None:
+    good(tmp_path)
+    ended = run(str(tmp_path), "--migrate", "--backend-directory=backends")
+    assert ended.returncode == 0
+    lines = ended.stdout.splitlines()
+    assert lines[0].split() == ["model", "backend", "verdict", "needed"]
+    assert lines[2].split() == ["m", "identity", "serves", "-"]
+    command = " ".join(
+        line.removesuffix("\\").strip() for line in lines[lines.index("The model serves as it is.") + 1 :]
+    )
+    assert command.split() == ["halimede", "serve", f"--model-repository={tmp_path}", "--backend-directory=backends"]
+
+
+def test_migration_of_a_model_that_cannot_serve_has_status_1(tmp_path: Path) -> None:
+    (good(tmp_path) / "config.pbtxt").write_text('platform: "tensorrt_plan"')
+    ended = run(str(tmp_path), "--migrate", "--json")
+    made = json.loads(ended.stdout)
+    assert (ended.returncode, made["models"][0]["verdict"]["reason"]) == (1, "backend")

@@ -126,6 +126,13 @@ def test_default_name_is_not_that_of_a_version(source: str, tmp_path: Path) -> N
     assert made(tmp_path / source, tmp_path / "models").folder == tmp_path / "models" / "net"
 
 
+def test_module_that_is_not_installed_is_a_warning(tmp_path: Path) -> None:
+    source = write(tmp_path, "m.py", f"import no_such\n{_NAMES}")
+    begun = made(source, tmp_path / "models")
+    assert "the code imports 'no_such', which is not installed" in begun.notes
+    assert (tmp_path / "models" / "m" / "config.pbtxt").is_file()
+
+
 def test_name_of_digits_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Error, match="'12' is the name of a version and cannot be that of a model"):
         made(write(tmp_path, "12.onnx", identity("FP32", [3])), tmp_path / "models")

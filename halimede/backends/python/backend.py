@@ -8,6 +8,7 @@ event loop.
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,9 @@ from halimede.backends.child.in_flight import InFlightBatch
 from halimede.backends.child.instance import ChildInstance
 from halimede.backends.child.settings import execution_limit
 from halimede.backends.python import TRAITS
+from halimede.backends.python.dependencies import lacking
 from halimede.backends.python.in_process import InProcessModel, InProcessShared
+from halimede.backends.python.modules import ModulesOfEnvironments
 from halimede.backends.python.orders import log_fields, source_of, start_order
 from halimede.backends.python.settings import (
     ENVIRONMENT,
@@ -34,9 +37,10 @@ from halimede.backends.python.settings import (
     runs_in_process,
     warn_of_own_stub,
 )
-from halimede.backends.python.source import faults_of
+from halimede.backends.python.source import faults_of, file_of, gpu_fault
 from halimede.config.model_config import Incomplete, ModelConfig
 from halimede.errors import Error, Internal, Unsupported
+from halimede.platform.gpus import visible_gpus
 from halimede.platform.hosts import available_cores
 from halimede.workers.calls import CallRouter, ModelCall, NoServer, WorkerCalls
 from halimede.workers.child import frames
@@ -166,6 +170,7 @@ class PythonBackend:
         self._workers = WorkerPool(context.worker_poller)
         self._in_process = InProcessShared(loop, self._router, self._settings.finish_limit)
         self._environments = Environments(build_in=context.environment_directory, build_limit=context.environment_limit)
+        self._modules = ModulesOfEnvironments()
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         return gpus
@@ -190,9 +195,14 @@ class PythonBackend:
         return True
 
     def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
-        """The faults of the model's file and of the parameters that only this backend reads. Runs no code of the
-        model."""
+        """The faults of the model's file, of its environment, of what it imports, and of the parameters that only this
+        backend reads. Runs no code of the model."""
         faults = faults_of(config, folder, filename)
+        file = file_of(folder, filename)
+        faults += lacking(file, folder, asked.parameters.get(ENVIRONMENT, ""), self._modules)
+        on_gpu = None if visible_gpus(os.environ) else gpu_fault(file)
+        if on_gpu is not None:
+            faults.append(on_gpu)
         try:
             if config is not None:
                 runs_in_process(config, execution_limit(config, self._settings.execution_limit))

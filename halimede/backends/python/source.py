@@ -12,6 +12,7 @@ from pathlib import Path
 from halimede.backends.api import Fault, ModelFolder, Severity
 from halimede.backends.python.settings import ENVIRONMENT
 from halimede.config.model_config import ModelConfig
+from halimede.errors import Cause
 
 USUAL = "model.py"
 CLASS = "TritonPythonModel"
@@ -59,9 +60,14 @@ def look_at(file: Path) -> PythonSource | Fault:
     return PythonSource(methods, reads, writes)
 
 
+def file_of(folder: ModelFolder, filename: str) -> Path:
+    """The file that a version runs."""
+    return folder.code or folder.version / (filename or USUAL)
+
+
 def faults_of(config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
     """The faults of the file that a version runs."""
-    file = folder.code or folder.version / (filename or USUAL)
+    file = file_of(folder, filename)
     if not file.is_file():
         others = sorted(path.name for path in folder.version.glob("*.py")) if folder.version.is_dir() else []
         instead = f'rename it to {file.name}, or write default_model_filename: "{others[0]}"' if others else ""
@@ -92,6 +98,28 @@ def faults_of(config: ModelConfig | None, folder: ModelFolder, filename: str) ->
         for name, line in source.reads.items()
         if name not in known
     ]
+
+
+def gpu_fault(file: Path) -> Fault | None:
+    """A warning if the code asks for a GPU, for a machine without one. Code that asks what is there gets none."""
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError, OSError):  # that is another fault
+        return None
+    lines = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr="is_available" | "device_count" | "get_available_providers"):
+                return None
+            case ast.Call(func=ast.Attribute(attr="cuda")):
+                lines.append(node.lineno)
+            case ast.Constant(value=str() as text) if text == "cuda" or text.startswith("cuda:"):
+                lines.append(node.lineno)
+    if not lines:
+        return None
+    text = "the code asks for a GPU ('cuda'), and this machine has none"
+    instead = "a machine with a GPU, or code that asks torch.cuda.is_available()"
+    return Fault(text, file, min(lines), instead, Severity.WARNING, Cause.MACHINE)
 
 
 def _defined(scope: ast.Module | ast.ClassDef) -> set[str]:

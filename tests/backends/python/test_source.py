@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from halimede.backends.api import Fault
-from halimede.backends.python.source import PythonSource, look_at
+from halimede.backends.python.source import PythonSource, gpu_fault, look_at
 
 _EXECUTE = "    def execute(self, requests):\n        return []\n"
 
@@ -66,3 +66,21 @@ def test_names_of_tensors_with_their_lines(tmp_path: Path) -> None:
     source = looked_at(tmp_path, text)
     assert isinstance(source, PythonSource)
     assert (source.reads, source.writes) == ({"A": 6, "B": 7}, {"SUM": 9})
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('x = 1\nmodel.to("cuda")', 2),
+        ("model.cuda()", 1),
+        ('device = "cuda:0"', 1),
+        ('device = "cuda" if torch.cuda.is_available() else "cpu"', 0),
+        ("import torch.cuda", 0),
+        ('"""Runs on cuda."""', 0),
+        ("no Python", 0),
+    ],
+)
+def test_code_that_asks_for_a_gpu_is_found(text: str, line: int, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(text)
+    fault = gpu_fault(tmp_path / "model.py")
+    assert (fault.line if fault is not None else 0) == line

@@ -1,0 +1,148 @@
+"""`halimede check --migrate`: what each model of a repository needs, and the commands."""
+
+from pathlib import Path
+
+import pytest
+
+from halimede.checking.check import check
+from halimede.checking.migration import Migration, migration_text
+from halimede.checking.report import document
+from halimede.options import ServerOptions
+from tests.backends.onnx_models import identity
+from tests.checking.test_verdicts import _CODE, _GPU, _ONNX, _PYTHON, ensemble, write
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository as git has it."""
+    monkeypatch.chdir(tmp_path)
+    models = Path("models")
+    write(models, "detector", _ONNX + _GPU)
+    write(models, "engine", 'platform: "tensorrt_plan"')
+    write(models, "good", _ONNX + "response_cache { enable: true }\n", model_onnx=identity("FP32", [4]))
+    write(models, "pipeline", ensemble("good"))
+    write(models, "slow", _ONNX + _GPU, model_onnx=identity("FP32", [4]))
+    write(models, "text", _PYTHON, model_py=f"import no_such\n{_CODE}")
+    write(models, "whole", ensemble("engine"), keep="")
+    return models
+
+
+def migration(repository: Path, *flags: str) -> Migration:
+    return Migration(check([str(repository)], ServerOptions()), flags)
+
+
+def test_commands_install_make_and_serve(repository: Path) -> None:
+    made = migration(repository, "--backend-config=python,stub-timeout-seconds=9", "--log-verbose=1")
+    assert made.install == ["pip", "install", "halimede[onnx]", "no-such"]
+    assert made.directories == ["models/pipeline/1"]
+    assert made.serve == [
+        "halimede",
+        "serve",
+        "--model-repository=models",
+        "--backend-config=python,stub-timeout-seconds=9",
+        "--cache-config=local,size=67108864",
+        "--gpu-fallback=cpu",
+        "--exit-on-error=false",
+    ]
+    assert made.served == ["good", "pipeline", "slow", "text"]
+
+
+def test_all_that_serves_needs_no_flag(tmp_path: Path) -> None:
+    write(tmp_path, "good", _PYTHON, model_py=_CODE)
+    made = migration(tmp_path)
+    assert (made.install, made.directories) == ([], [])
+    assert made.serve == ["halimede", "serve", f"--model-repository={tmp_path}"]
+
+
+def test_repository_in_the_cloud_needs_its_extra() -> None:
+    made = Migration(check(["s3://bucket/models"], ServerOptions()))
+    assert made.install == ["pip", "install", "halimede[cloud]"]
+
+
+def test_table_has_a_row_for_each_model(repository: Path) -> None:
+    assert migration_text(check([str(repository)], ServerOptions()), (), 80) == _TABLE
+
+
+_TABLE = """\
+model     backend      verdict          needed
+--------  -----------  ---------------  ----------------------------------------
+detector  onnxruntime  file missing     file 1/model.onnx; extra onnx;
+                                        --gpu-fallback=cpu
+engine    tensorrt     no backend here  export the model that the plan was made
+                                        of to ONNX (a plan itself cannot be
+                                        converted)
+good      onnxruntime  serves           extra onnx;
+                                        --cache-config=local,size=67108864
+pipeline  ensemble     serves after     mkdir 1
+slow      onnxruntime  serves after     extra onnx; --gpu-fallback=cpu
+text      python       serves after     pip no-such
+whole     ensemble     member missing   member engine
+
+4 of 7 models serve: 1 as they are, 3 after the commands below.
+Not yet: 1 file missing, 1 no backend here, 1 member missing. `halimede check`
+has each problem with its line.
+
+  pip install 'halimede[onnx]' no-such
+  mkdir -p models/pipeline/1
+  halimede serve --model-repository=models \\
+      --cache-config=local,size=67108864 --gpu-fallback=cpu \\
+      --exit-on-error=false"""
+
+
+def words(repository: Path) -> dict[str, str]:
+    made = migration(repository)
+    return {model.name: made.word_of(model) for model, _ in made.verdicts}
+
+
+def test_ensemble_that_lacks_only_its_directory_and_a_member_waits_for_the_member(tmp_path: Path) -> None:
+    write(tmp_path, "engine", 'platform: "tensorrt_plan"')
+    write(tmp_path, "whole", ensemble("engine"))
+    assert words(tmp_path) == {"engine": "no backend here", "whole": "member missing"}
+
+
+def test_ensemble_serves_after_the_commands_of_its_members(tmp_path: Path) -> None:
+    write(tmp_path, "slow", _ONNX + _GPU, model_onnx=identity("FP32", [4]))
+    write(tmp_path, "inner", ensemble("slow"))
+    write(tmp_path, "outer", ensemble("inner"))
+    assert set(words(tmp_path).values()) == {"serves after"}
+
+
+def test_table_says_what_is_missing_after_the_commands(tmp_path: Path) -> None:
+    """A model without any configuration."""
+    write(tmp_path, "m", "", model_py=f"import no_such\n{_CODE}")
+    told = " ".join(migration_text(check([str(tmp_path)], ServerOptions()), (), 200).split())
+    assert "serves after pip no-such; but neither the configuration nor an 'auto_complete_config' names all" in told
+
+
+def test_nothing_is_started_if_nothing_serves(tmp_path: Path) -> None:
+    write(tmp_path, "engine", 'platform: "tensorrt_plan"')
+    told = migration_text(check([str(tmp_path)], ServerOptions()), (), 80)
+    assert told.endswith("\n\nNot yet: 1 no backend here. `halimede check` has each problem with its line.")
+
+
+def test_path_that_is_no_repository_is_told(tmp_path: Path) -> None:
+    told = migration_text(check([str(tmp_path / "gone")], ServerOptions()), (), 80)
+    assert told.splitlines()[0].startswith(f"{tmp_path}/gone: ")
+    assert told.splitlines()[-1] == "there is nothing to migrate"
+
+
+def test_document_has_the_verdicts_and_the_commands(repository: Path) -> None:
+    made = document(check([str(repository)], ServerOptions()), False, ["--backend-directory=b"])
+    assert made["migration"] == {
+        "install": ["pip", "install", "halimede[onnx]", "no-such"],
+        "directories": ["models/pipeline/1"],
+        "serve": [
+            *("halimede", "serve", "--model-repository=models", "--backend-directory=b"),
+            *("--cache-config=local,size=67108864", "--gpu-fallback=cpu", "--exit-on-error=false"),
+        ],
+        "served": ["good", "pipeline", "slow", "text"],
+    }
+    [engine] = [model for model in made["models"] if model["name"] == "engine"]
+    assert engine["backend"] == "tensorrt"
+    assert engine["verdict"] == {
+        "state": "cannot-serve",
+        "reason": "backend",
+        "text": "there is no backend 'tensorrt' here",
+        "do": "export the model that the plan was made of to ONNX (a plan itself cannot be converted)",
+        "needs": [{"kind": "backend", "what": "tensorrt"}],
+    }
