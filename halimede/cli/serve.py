@@ -27,7 +27,6 @@ from halimede.engine.answers import EXTENSIONS
 from halimede.engine.engine import Engine
 from halimede.engine_port import EnginePort
 from halimede.errors import Error
-from halimede.front.access import Category
 from halimede.models.lifecycle import ModelTable
 from halimede.options import ServerOptions
 from halimede.platform.limits import allow_many_files
@@ -209,21 +208,13 @@ class Server:
 
     def _say_hints(self, engine: Engine, ports: Ports) -> None:
         """Lines for curl, and for Python if it has tritonclient, that get an answer from one of the models."""
-        options = self._options
         configs = [
             version.config
             for record in islice(engine.models, MAX_HINT_MODELS)
             for version in engine.models.ready_versions(record.name)[-1:]
         ]
-        restricted = Category.INFERENCE.value
-        clients = Clients(
-            # The key is a secret, which does not belong in the log.
-            http="" if restricted in options.http_restricted else ports.http,
-            grpc="" if restricted in options.grpc_restricted or options.grpc_options.tls else ports.grpc,
-            python=_interpreter(),
-            libraries=_client_libraries(),
-        )
-        lines = hints(configs, clients)
+        http, grpc = ports.open_for_inference()
+        lines = hints(configs, Clients(http, grpc, python=_interpreter(), libraries=_client_libraries()))
         if lines:
             log_table(log, "\n".join(["", *lines, ""]), "Try it:")
 

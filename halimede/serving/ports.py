@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from halimede.engine_port import EnginePort
-from halimede.front.access import Access
+from halimede.front.access import Access, Category
 from halimede.front.delaying_port import DelayingPort
 from halimede.front.grpc.service import GrpcService
 from halimede.front.http.service import HttpService
@@ -67,6 +67,12 @@ class Ports:
             metrics = MetricsService(scrapes).handle
             self.metrics = await self._listen(options.metrics, metrics, lambda left, count: None)
             log.info("Started Metrics Service at %s", self.metrics)
+
+    def open_for_inference(self) -> tuple[str, str]:
+        """The addresses of HTTP and gRPC for inferences without a key or TLS; empty if there is none."""
+        options, category = self._options, Category.INFERENCE.value
+        http = "" if category in options.http_restricted else self.http
+        return http, "" if category in options.grpc_restricted or options.grpc_options.tls else self.grpc
 
     async def close(self, timeout: float) -> None:
         """Refuses new connections, and answers the requests of those that are open for up to `timeout` seconds."""

@@ -27,7 +27,7 @@ def test_switch_takes_a_truth_value(value: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"http_prot": 0}, Invalid, "unrecognized option '--http-prot=0'\nDid you mean '--http-port'?"),
+        ({"http_prot": 0}, Invalid, "unrecognized option '--http-prot=0'. Did you mean '--http-port'?"),
         ({"http_port": "x"}, Invalid, 'Bad option: "--http-port".\nInvalid option value. Got x'),
         ({"allow_sagemaker": True}, Unsupported, "--allow-sagemaker=true is not supported yet"),
         ({"help": True}, Invalid, "--help and --version are for the command: halimede serve --help"),

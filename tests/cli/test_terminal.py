@@ -183,7 +183,7 @@ def test_report_of_check_has_coloured_severities(tmp_path: Path) -> None:
     (tmp_path / "m" / "config.pbtxt").write_text('backend: "identity" input { name: "x" data_type: FP32 dims: 1 }')
     with on_terminal("check", str(tmp_path)) as (process, screen):
         told = read_until(screen)
-        assert re.search(r"^\S+config\.pbtxt:1: \x1b\[31merror\x1b\[0m: ", told, re.MULTILINE), told
+        assert re.search(r"^\S+config\.pbtxt:1:\s+\x1b\[31merror\x1b\[0m: ", told, re.MULTILINE), told
         assert process.wait(LIMIT) == 1
     with on_terminal("check", str(tmp_path), environment=PLAIN | {"NO_COLOR": "1"}) as (process, screen):
         assert "\x1b" not in read_until(screen)

@@ -168,6 +168,9 @@ class FieldReader:
             begin, tag, at = at, view[at], at + 1
             if tag > 127:
                 tag, at = _varint(view, begin)
+            # A tag has 32 bits in at most five bytes, and no field has the number 0.
+            if tag < 8 or tag >> 32 or at - begin > 5:
+                raise IndexError
             start, at = self._contents(tag & 7, at)
             if at > end:
                 raise IndexError

@@ -126,6 +126,8 @@ class FunctionAdapter(Declared):
         **dict.fromkeys(["ragged", "broken file"], "it has no such models"),
         **dict.fromkeys(["rescheduled", "rescheduled outside of an iterative sequence"], "a function runs once"),
         "close after the last answer": "its last answer is the end of the generator",
+        "noticed cancellation": "a function of arrays does not see whether its client has gone",
+        "completion": "its configurations must be complete",
         "two devices": "its instances are on the CPU",
         "tensors on a device": "it has no device",
         "several batches in flight": "an instance has one batch at a time",
