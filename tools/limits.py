@@ -36,6 +36,23 @@ FLAGS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Responses of a decoupled model that wait for their reader (G32).",
             "The model waits.",
         ),
+        "http-max-header-bytes": ("Bytes of the head of an HTTP/1 request, and of its request line.", "431."),
+        "max-buffered-bytes": (
+            "Bytes of requests and unread answers of all clients. By default half of the memory.",
+            "Clients wait, then get 503 or UNAVAILABLE.",
+        ),
+        "head-timeout-secs": ("Seconds for the whole head of a request.", "The connection is closed."),
+        "body-timeout-secs": ("Seconds without a byte of a request that has begun.", "The connection is closed."),
+        "idle-timeout-secs": ("Seconds without a request on an HTTP connection.", "The connection is closed."),
+        "unread-timeout-secs": (
+            "Seconds in which a client reads nothing of its answer.",
+            "The client is disconnected.",
+        ),
+        "max-instances": ("Instances of one configuration, over all groups and GPUs.", "The load fails: 400."),
+        "max-warmup-samples": (
+            "Warm-up samples of one configuration, and requests in the batch of a sample.",
+            "The load fails: 400.",
+        ),
     }
 )
 """Limits that are flags: by the name of the flag, what is limited, and what happens beyond."""
@@ -63,7 +80,9 @@ class Limit:
 def flag_limits() -> Iterator[Limit]:
     flags = {flag.name: flag for group in GROUPS.values() for flag in group}
     for name, (what, beyond) in FLAGS.items():
-        yield Limit("", f"--{name}", _number(int(flags[name].default or 0), what.split()[0]), what, beyond)
+        default = flags[name].default
+        value = "" if default is None else _number(int(default), what.split()[0])
+        yield Limit("", f"--{name}", value, what, beyond)
 
 
 def constant_limits(package: Path) -> Iterator[Limit]:

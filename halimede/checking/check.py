@@ -78,6 +78,8 @@ def check(repositories: Sequence[str], options: ServerOptions, gpus: tuple[int, 
         settings=options.backend_settings,
         gpus=gpus,
         gpu_fallback=options.gpu_fallback,
+        max_instances=options.client_limits.instances,
+        max_warmup_samples=options.client_limits.warmup_samples,
         backend_directory=Path(options.backend_directory),
         agents=Agents(Path(options.repoagent_directory), options.model_config_name),
     )

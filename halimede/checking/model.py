@@ -33,7 +33,7 @@ from halimede.config import (
 )
 from halimede.config.files import read_whole
 from halimede.errors import Cause, Error
-from halimede.models.abilities import refused_abilities
+from halimede.models.abilities import refused_abilities, refused_amounts
 from halimede.models.agents import Agents
 from halimede.models.loader import Backends, LoadOptions, complete, find_backend, version_folder
 from halimede.models.repository import FoundModel, fingerprint, version_names
@@ -229,6 +229,11 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
             model.add("backend", text, model.place)
         # A GPU that is missing is an error already.
         refused = any(is_of_gpus(problem.text) for problem in model.reviewed.problems)
+        # Without GPUs the configuration was completed with a great number of them.
+        for field, text in (
+            () if refused else refused_amounts(config, options.max_instances, options.max_warmup_samples)
+        ):
+            model.add("warmup" if field == "model_warmup" else "instance-group", text, model.place)
         for text in unmet(config, backend.traits, gpus=not refused):
             model.add("backend", text, model.place, Severity.WARNING)
         model.attempt("state", lambda: states_for(config, model.found.folder))

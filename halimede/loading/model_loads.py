@@ -150,6 +150,8 @@ class ModelLoads:
             digests=REDIS in options.cache_config,
             gpus=gpus,
             gpu_fallback=options.gpu_fallback,
+            max_instances=options.client_limits.instances,
+            max_warmup_samples=options.client_limits.warmup_samples,
             unwanted=lambda name: self._unloads[name] > 0,
             on_loop=loop.call_soon_threadsafe,
             ending=lambda: self.ending,

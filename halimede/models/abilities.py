@@ -1,5 +1,5 @@
-"""What a configuration asks of its backend that no model of the backend can do, by the backend's traits. Pure; any
-thread."""
+"""What a configuration asks for in vain: what no model of the backend can do, by the backend's traits, and amounts that
+the server does not allow. Pure; any thread."""
 
 from collections.abc import Iterator
 
@@ -27,4 +27,25 @@ def refused_abilities(config: ModelConfig, traits: Traits) -> Iterator[str]:
 def check_abilities(config: ModelConfig, traits: Traits) -> None:
     """Raises Invalid for the first of these reasons."""
     for text in refused_abilities(config, traits):
+        raise Invalid(text).blaming(Cause.CONFIGURATION)
+
+
+def refused_amounts(config: ModelConfig, instances: int, warmup_samples: int) -> Iterator[tuple[str, str]]:
+    """The reasons to refuse a load, by the most instances and warm-up samples of a configuration, each after the field
+    that it is about. A client may have sent the configuration, and each instance may be a process."""
+    wanted = sum(group.count * max(1, len(group.gpus)) for group in config.instance_groups)
+    if wanted > instances:
+        text = f"model '{config.name}' asks for {wanted} instances, and --max-instances is {instances}"
+        yield "instance_group", text
+    samples = sum(sample.count for sample in config.warmup)
+    largest = max((sample.batch_size for sample in config.warmup), default=0)
+    for number, what in ((samples, "warm-up samples"), (largest, "requests in a warm-up sample")):
+        if number > warmup_samples:
+            text = f"model '{config.name}' asks for {number} {what}, and --max-warmup-samples is {warmup_samples}"
+            yield "model_warmup", text
+
+
+def check_amounts(config: ModelConfig, instances: int, warmup_samples: int) -> None:
+    """Raises Invalid for the first of these reasons."""
+    for _, text in refused_amounts(config, instances, warmup_samples):
         raise Invalid(text).blaming(Cause.CONFIGURATION)

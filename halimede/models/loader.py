@@ -33,7 +33,7 @@ from halimede.config import (
 )
 from halimede.config.files import is_directory
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
-from halimede.models.abilities import check_abilities
+from halimede.models.abilities import check_abilities, check_amounts
 from halimede.models.agents import Agents, Engagement
 from halimede.models.contents import digest_of
 from halimede.models.repository import FoundModel, version_names
@@ -87,6 +87,9 @@ class LoadOptions:
     """The ids of the machine's GPUs."""
     gpu_fallback: bool = False
     """Whether instance groups for GPUs that are not there run on the CPU."""
+    max_instances: int = 1024
+    """What one configuration may ask for, and the same for `max_warmup_samples`."""
+    max_warmup_samples: int = 10_000
     backend_directory: Path = Path()
     """Where the Python-based backends are (R83)."""
     on_loop: OnLoop = lambda work: work()
@@ -295,6 +298,7 @@ def _open_with(
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
     check_abilities(config, backend.traits)
+    check_amounts(config, options.max_instances, options.max_warmup_samples)
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
     wanted = places(config, options.host_policies)
     strategy = _strategy_of(config, folder, found)
@@ -336,7 +340,7 @@ def _contents(config: ModelConfig, folder: ModelFolder) -> bytes:
 
 
 def _check_ending(options: LoadOptions) -> None:
-    """Called before what takes long, while nothing is open. Raises Unavailable if the server ends."""
+    """Called before what takes long. Raises Unavailable if the server ends."""
     if options.ending():
         raise Unavailable("Server exiting")
 
@@ -473,8 +477,9 @@ def create_warm_instances(
 ) -> tuple[list[Instance], Sequence[WarmUpRun]]:
     """Creates the instances and runs the warm-up samples on each. Raises whatever the backend does; then all are
     closed. `folder` is the model's."""
-    created = create_instances(model, wanted)
-    warming = Warming(config, model.placement, options.on_loop, options.ending)
+    check = partial(_check_ending, options)
+    created = create_instances(model, wanted, check)
+    warming = Warming(config, model.placement, options.on_loop, check)
     try:
         warm_up(warming, folder, number, list(zip(wanted, created, strict=True)), MAX_PARALLEL_INSTANCES)
     except BaseException:
@@ -483,29 +488,35 @@ def create_warm_instances(
     return created, warming.runs
 
 
-def create_instances(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
-    """Creates all of them, or closes them and raises. Instances that are processes start in parallel."""
+def create_instances(
+    model: BackendModel, wanted: Sequence[InstancePlace], check: Callable[[], None] = lambda: None
+) -> list[Instance]:
+    """Creates all of them, or closes them and raises. Instances that are processes start in parallel. `check` raises if
+    the load is to end."""
     # An instance that is called on the loop is a process. Its start takes seconds, and none of this process's time.
     if model.placement is Placement.LOOP and len(wanted) > 1:
-        return _create_in_parallel(model, wanted)
+        return _create_in_parallel(model, wanted, check)
     created: list[Instance] = []
     try:
         for place in wanted:
-            created.append(_create_instance(model, place))
+            created.append(_create_instance(model, check, place))
     except BaseException:
         close_all(created)
         raise
     return created
 
 
-def _create_instance(model: BackendModel, place: InstancePlace) -> Instance:
+def _create_instance(model: BackendModel, check: Callable[[], None], place: InstancePlace) -> Instance:
+    check()
     with place.host.applied():
         return model.create_instance(place)
 
 
-def _create_in_parallel(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
+def _create_in_parallel(
+    model: BackendModel, wanted: Sequence[InstancePlace], check: Callable[[], None]
+) -> list[Instance]:
     with ThreadPoolExecutor(min(len(wanted), MAX_PARALLEL_INSTANCES), "instance") as pool:
-        begun = [pool.submit(_create_instance, model, place) for place in wanted]
+        begun = [pool.submit(_create_instance, model, check, place) for place in wanted]
         # After the first failure no further instance starts. Those that are starting are waited for, to be closed.
         wait(begun, return_when=FIRST_EXCEPTION)
         pool.shutdown(cancel_futures=True)

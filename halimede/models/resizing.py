@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from halimede.backends.api import Instance, InstancePlace
 from halimede.config import Draft, InstanceGroup, ModelConfig
 from halimede.errors import Error, Internal
+from halimede.models.abilities import check_amounts
 from halimede.models.loader import (
     Backends,
     LoadedVersion,
@@ -158,6 +159,7 @@ def _resize(
     move_to_cpu(draft, number, backend, options)
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
+    check_amounts(config, options.max_instances, options.max_warmup_samples)
     left = list(now.signatures)
     missing: list[tuple[InstancePlace, Signature]] = []
     for place, signature in zip(places(config, options.host_policies), _signatures(config), strict=True):

@@ -20,7 +20,7 @@ from time import monotonic_ns
 from halimede.backends.api import Instance, InstancePlace, Placement, Rewarmed
 from halimede.config import ModelConfig, WarmupData, WarmupInput, WarmupSample
 from halimede.config.files import read_whole
-from halimede.errors import Error, Internal, Invalid, Unavailable
+from halimede.errors import Error, Internal, Invalid
 from halimede.models.checks import Fit, RequestCheck
 from halimede.models.policies import ragged_of
 from halimede.requests import NULL_REPLY, InferRequest
@@ -78,24 +78,19 @@ def count_runs(runs: Sequence[WarmUpRun], observer: Observer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Warming:
-    """What an instance needs to run samples. `ending` returns whether the server ends: samples may be many, or hang.
+    """What an instance needs to run samples. `check` raises if the load is to end: samples may be many, or hang.
     `runs` gets each sample that ran; instances add to it from several threads."""
 
     config: ModelConfig
     placement: Placement
     on_loop: OnLoop
-    ending: Callable[[], bool]
+    check: Callable[[], None]
     runs: list[WarmUpRun] = field(default_factory=list)
 
     @property
     def datatypes(self) -> Mapping[str, DataType]:
         # Not those of states: a sample belongs to no sequence, so its request asks for none.
         return {spec.name: spec.datatype for spec in self.config.outputs}
-
-    def check_ending(self) -> None:
-        """Raises Unavailable if the server ends."""
-        if self.ending():
-            raise Unavailable("Server exiting")
 
 
 def warm_up(
@@ -150,7 +145,7 @@ def _warm(
         for iteration in range(1, sample.count + 1):
             if failed.is_set():  # the load fails anyway
                 return
-            warming.check_ending()
+            warming.check()
             log.log(
                 _VERBOSE,
                 "model '%s' instance %s is running warmup sample '%s' for iteration %d",
@@ -218,7 +213,7 @@ def _errors(execution: Execution, told: "SimpleQueue[Execution]", warming: Warmi
         try:
             told.get(timeout=ENDING_CHECK_SECONDS)
         except Empty:
-            warming.check_ending()
+            warming.check()
             continue
         errors += _taken(execution, warming.config.decoupled, missing)
     return errors

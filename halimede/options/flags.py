@@ -239,6 +239,11 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Bytes of requests and unread answers that the server holds; beyond them clients wait, then get 503 or "
             "UNAVAILABLE. Default: half of the memory that the process may use. 0: no limit.",
         ),
+        Flag("max-instances", INTEGER, "1024", "Instances that one configuration may ask for."),
+        Flag(
+            "max-warmup-samples", INTEGER, "10000",
+            "Warm-up samples that one configuration may ask for, and requests in the batch of a sample.",
+        ),
         Flag("head-timeout-secs", REAL, "60", "Seconds for the whole head of a request. 0: no limit."),
         Flag("body-timeout-secs", REAL, "60", "Seconds without a byte of a request that has begun. 0: no limit."),
         Flag(

@@ -113,6 +113,10 @@ class ClientLimits:
 
     buffered_bytes: int | None = None
     """None: half of the memory that the process may use. 0 or less: no limit."""
+    instances: int = 1024
+    """Of one configuration, over all groups and GPUs."""
+    warmup_samples: int = 10_000
+    """Of one configuration, and requests in the batch of a sample."""
     head_secs: float = 60.0
     body_secs: float = 60.0
     idle_secs: float = 4200.0

@@ -67,6 +67,55 @@ def failure(result: LoadResult, number: int = 1) -> Error:
     return error
 
 
+MANY = "instance_group { count: 2000000000 } instance_group { count: 2000000000 }"
+SAMPLE = """model_warmup { name: "s" batch_size: %d count: %d
+  inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } } }
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (MANY, "model 'm' asks for 4000000000 instances, and --max-instances is 1024"),
+        ("instance_group { count: 1025 }", "model 'm' asks for 1025 instances, and --max-instances is 1024"),
+        (SAMPLE % (1, 10001), "model 'm' asks for 10001 warm-up samples, and --max-warmup-samples is 10000"),
+        (
+            SAMPLE % (1, 6000) + SAMPLE.replace('"s"', '"t"') % (1, 6000),
+            "model 'm' asks for 12000 warm-up samples, and --max-warmup-samples is 10000",
+        ),
+        (
+            SAMPLE % (2000000000, 1),
+            "model 'm' asks for 2000000000 requests in a warm-up sample, and --max-warmup-samples is 10000",
+        ),
+    ],
+)
+def test_configuration_that_asks_for_too_much(tmp_path: Path, more: str, text: str) -> None:
+    backend = FakeBackend()
+    error = failure(load_model(tmp_path, CONFIG + more, backend))
+    assert (type(error), str(error), error.cause) == (Invalid, text, Cause.CONFIGURATION)
+    assert not backend.log, "the model was opened"
+
+
+def test_amounts_that_are_just_allowed(tmp_path: Path) -> None:
+    options = LoadOptions(max_instances=3, max_warmup_samples=2)
+    text = CONFIG + "instance_group { count: 3 kind: KIND_CPU }" + SAMPLE % (1, 2)
+    assert len(opened(load_model(tmp_path, text, FakeBackend(), options)).instances) == 3
+
+
+def test_server_that_ends_starts_no_further_instance(tmp_path: Path) -> None:
+    backend = FakeBackend()
+    asked: list[None] = []
+
+    def ending() -> bool:
+        asked.append(None)
+        return len(asked) > 3
+
+    text = CONFIG + "instance_group { count: 100 kind: KIND_CPU }"
+    error = failure(load_model(tmp_path, text, backend, LoadOptions(ending=ending)))
+    assert str(error) == "Server exiting"
+    assert len([entry for entry in backend.log if "instance" in entry]) < 10
+
+
 def test_load_opens_the_model_with_its_instances(tmp_path: Path) -> None:
     backend = FakeBackend()
     result = load_model(tmp_path, CONFIG, backend)
@@ -479,7 +528,7 @@ def test_load_opens_no_further_version_once_the_server_ends(tmp_path: Path) -> N
     backend = Ending()
     found = FoundModel("m", repository(tmp_path, {"m": CONFIG}, ("1", "2", "3")) / "m")
     result = load(found, (1, 2, 3), OneBackend(backend), LoadOptions(ending=lambda: ending))
-    assert list(result.failures) == [2, 3]
+    assert list(result.failures) == [1, 2, 3]
     assert {str(error) for error in result.failures.values()} == {"Server exiting"}
     assert len(backend.opened) == 1
 

@@ -100,7 +100,12 @@ def warm(
         InstancePlace(f"m_0_{i}", InstanceKind.CPU, 0, i, len(instances), passive=i == passive)
         for i in range(len(instances))
     ]
-    warming = Warming(config, placement, on_loop, ending)
+
+    def check() -> None:
+        if ending():
+            raise Unavailable("Server exiting")
+
+    warming = Warming(config, placement, on_loop, check)
     warm_up(warming, folder, 1, list(zip(places, instances, strict=True)), 2)
     return warming.runs
 
