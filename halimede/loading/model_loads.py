@@ -307,6 +307,8 @@ class ModelLoads:
             log.error("failed to load '%s': %s: %s", found.name, error.word, error)
             # What serves is retired too: it may not fit its members any more.
             self.retire(found.key)
+            self._models.loading(found.key, (), found.name)  # it may be unknown
+            self._models.refuse(found.key, None, f"{error.word}: {error}")
             raise
 
     def _plan(self, found: FoundModel, inspection: Inspection, versions: Sequence[int]) -> LoadPlan:

@@ -201,6 +201,32 @@ def test_unload_with_dependents_unloads_members_that_nothing_else_needs(tmp_path
     run(scenario)
 
 
+async def index_of(engine: Engine, name: str) -> list[tuple[str, str]]:
+    """The states of a model in the repository index, with their reasons."""
+    found = await ask(engine, port.RepositoryIndex())
+    assert not isinstance(found, Error)
+    return [(entry.state, entry.reason) for entry in found if entry.name == name]
+
+
+@pytest.mark.parametrize("mode", ["none", "explicit"])
+def test_index_has_the_reason_why_an_ensemble_could_not_be_loaded(tmp_path: Path, mode: str) -> None:
+    wrong = CHAIN.replace('input_map { key: "INPUT0" value: "x" }', 'input_map { key: "INPUT1" value: "x" }')
+    models = {**MODELS, "e": wrong}
+    reason = "Invalid argument: in ensemble e, ensemble tensor x is mapping to non-existing input INPUT1 in model b"
+
+    async def scenario() -> None:
+        async with running(options_for(tmp_path, models, model_control_mode=mode, exit_on_error=False)) as engine:
+            if mode == "explicit":
+                assert await asked(engine, port.LoadModel("e")) is not None
+            assert await index_of(engine, "e") == [("UNAVAILABLE", reason)]
+            if mode == "explicit":
+                touch(tmp_path, "e", lambda text: text.replace("INPUT1", "INPUT0"))
+                await fine(engine, port.LoadModel("e"))
+                assert await index_of(engine, "e") == [("READY", "")]
+
+    run(scenario)
+
+
 def _ready(engine: Engine) -> set[str]:
     return {record.name for record in engine.models if engine.models.ready_versions(record.name)}
 
