@@ -71,6 +71,11 @@ def _found_in(repository: str, namespaces: bool, problems: list[Problem]) -> lis
         parent = root.resolve().parent
         problems.append(Problem("repository", text, root, instead=f"halimede check {parent}"))
         return []
+    inner = next((entry for entry in entries if _is_repository(entry)), None)
+    if inner is not None and not is_around and not versions:
+        text = f"'{repository}' has no models, but '{inner.name}' in it looks like a repository"
+        problems.append(Problem("repository", text, root, instead=f"halimede check {inner}"))
+        return []
     for folder in catalog.unnamed:
         text = "the name of this directory is not UTF-8, so it is not read"
         problems.append(Problem("name", text, folder, instead="rename it", severity=Severity.WARNING))
@@ -85,6 +90,15 @@ def _found_in(repository: str, namespaces: bool, problems: list[Problem]) -> lis
         text = "there are no models; a model is a directory here, with a directory 1 in it"
         problems.append(Problem("repository", text, root, severity=Severity.WARNING))
     return models
+
+
+def _is_repository(folder: Path) -> bool:
+    """Whether a folder looks like a repository of models, and not like a model."""
+    try:
+        names = [entry.name for entry in folder.iterdir() if entry.is_dir()]
+        return not any(map(str.isdecimal, names)) and any((folder / name / "config.pbtxt").exists() for name in names)
+    except OSError:  # a file, or what nobody may read
+        return False
 
 
 def _review_names(by_name: Mapping[str, Sequence[ModelReview]]) -> None:

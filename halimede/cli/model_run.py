@@ -15,9 +15,9 @@ from time import perf_counter
 from typing import TextIO
 
 from halimede.cli.arguments import ModelRun
-from halimede.cli.terminal import has_colours, painted, say_error
+from halimede.cli.terminal import has_colours, painted, say_error, say_warning
 from halimede.devtools.inputs import requests_of
-from halimede.devtools.outputs import response_json, response_text, timing_text
+from halimede.devtools.outputs import mismatches, response_json, response_text, timing_text
 from halimede.devtools.session import Response, Session
 from halimede.errors import Error, Unavailable
 from halimede.platform.limits import allow_many_files
@@ -101,6 +101,10 @@ async def _ask(order: ModelRun, session: Session, out: TextIO, shown: "_ShownLog
             printer.print_all(each)
         # With --json, standard output has responses only.
         _write(timing_text(seconds), sys.stderr if order.json else out)
+    if not any(request.outputs for request in requests):
+        responses = [answer for each in answers for answer in each if not isinstance(answer, Error)]
+        for text in mismatches(responses, config):
+            say_warning(text)
     return 1 if _failed(answers[-1]) else 0
 
 

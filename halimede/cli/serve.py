@@ -26,7 +26,7 @@ from halimede.cli.terminal import say_error
 from halimede.engine.answers import EXTENSIONS
 from halimede.engine.engine import Engine
 from halimede.engine_port import EnginePort
-from halimede.errors import Error
+from halimede.errors import Error, Unavailable
 from halimede.models.lifecycle import ModelTable
 from halimede.options import ServerOptions
 from halimede.platform.limits import allow_many_files
@@ -122,8 +122,10 @@ class Server:
             if not await self._load(engine, ended):
                 self.left_behind |= not await engine.stop(self._options.exit_timeout_secs)
                 return 0 if ended.is_set() and not self.left_behind else 1
-            if not await self._open(engine, offload, loop):
+            failure = await self._open(engine, offload, loop)
+            if failure is not None:
                 await self._stop(engine)
+                self._logs.say_error(str(failure))  # the last line, and not far above those of the unloads
                 return 1
             watch.start()
             await ended.wait()
@@ -190,8 +192,8 @@ class Server:
             self._logs.show(progress_text(models, loop.time() - began))
             await asyncio.sleep(PROGRESS_SECONDS)
 
-    async def _open(self, engine: Engine, offload: OffloadPool, loop: asyncio.AbstractEventLoop) -> bool:
-        """Opens the ports after the models are loaded (C61). Returns whether all of them opened."""
+    async def _open(self, engine: Engine, offload: OffloadPool, loop: asyncio.AbstractEventLoop) -> Error | None:
+        """Opens the ports after the models are loaded (C61). Returns the error if one of them does not open."""
         log_table(log, options_table(self._options, __version__, EXTENSIONS))
         log.info("The modules that every request passes are %s", FORM)
         # The loaded models stay. Later collections need not look at their objects.
@@ -201,10 +203,11 @@ class Server:
         try:
             await ports.open()
         except Error as error:
-            self._logs.say_error(str(error))
-            return False
+            if isinstance(error, Unavailable):
+                log.error("%s; --http-port, --grpc-port and --metrics-port choose other ports", str(error).rstrip())
+            return error
         self._say_hints(engine, ports)
-        return True
+        return None
 
     def _say_hints(self, engine: Engine, ports: Ports) -> None:
         """Lines for curl, and for Python if it has tritonclient, that get an answer from one of the models."""

@@ -54,7 +54,9 @@ class Running:
                 found = self._json(f"{_path(model, version)}/config")
             # The server answered: it does not know the model, and may know one of a similar name.
             except Refused as error:
-                raise NotFound(f"{error}{suggestion(model, self._names())}") from None
+                # The index also lists models that are not loaded.
+                others = [name for name in self._names() if name != model]
+                raise NotFound(f"{error}{suggestion(model, others)}") from None
             if not isinstance(found, dict):
                 raise Unavailable(f"{self._url} is no inference server: a configuration is not an object")
             self._configs[model, version] = found

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from halimede.config import ModelConfig
 from halimede.errors import Error
 from halimede.requests import NO_SEQUENCE, InferResponse
 from halimede.tensors import BF16, BYTES, Tensor, array_of
@@ -25,6 +26,24 @@ def response_text(response: InferResponse) -> str:
     given = {name: value for name, value in (response.parameters or {}).items() if name not in NO_SEQUENCE}
     lines += [f"parameter {name} = {value!r}" for name, value in given.items()]
     return "\n".join(lines) if lines else "(no outputs)"
+
+
+def mismatches(responses: Sequence[InferResponse], config: ModelConfig) -> list[str]:
+    """What the outputs of a request for all of them have other than the configuration. The server sends such responses
+    as they are, like Triton (P75, P77)."""
+    specs = {spec.name: spec for spec in config.outputs}
+    texts = []
+    for response in responses:
+        found = {tensor.name: tensor.datatype for tensor in response.outputs}
+        # A response of a decoupled model may have some of the outputs.
+        missing = [name for name in specs if name not in found and not config.decoupled]
+        texts += [f"the model returned no output '{name}', which its configuration has" for name in missing]
+        texts += [
+            f"output '{name}' is {datatype}, and in the configuration {specs[name].datatype}"
+            for name, datatype in found.items()
+            if name in specs and specs[name].datatype is not datatype
+        ]
+    return list(dict.fromkeys(texts))
 
 
 def _tensor_lines(tensor: Tensor) -> list[str]:

@@ -194,6 +194,19 @@ def test_configuration_beside_models_is_stray(tmp_path: Path) -> None:
     assert [(problem.code, problem.severity) for problem in checked.all_problems] == [("stray-file", Severity.WARNING)]
 
 
+def test_folder_around_a_repository_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "models", "m")
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "empty").mkdir()
+    checked = check([str(tmp_path)], OPTIONS)
+    [problem] = checked.all_problems
+    assert (problem.code, problem.text) == (
+        "repository",
+        f"'{tmp_path}' has no models, but 'models' in it looks like a repository",
+    )
+    assert problem.instead == f"halimede check {tmp_path / 'models'}"
+
+
 def test_path_that_is_not_a_repository_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "net.onnx").touch()

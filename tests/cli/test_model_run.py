@@ -139,6 +139,24 @@ def test_only_outputs_go_to_standard_output(add: Path) -> None:
     assert re.search(r"info: model\.py:\d+: logged by the model", done.stderr)
 
 
+@pytest.mark.parametrize(
+    ("change", "warning"),
+    [
+        (
+            ('Tensor("SUM"', 'Tensor("sum"'),
+            "warning: the model returned no output 'SUM', which its configuration has\n",
+        ),
+        (("a + b)", "(a + b) / 1)"), "warning: output 'SUM' is FP64, and in the configuration INT32\n"),
+    ],
+)
+def test_output_other_than_configured_is_a_warning(add: Path, change: tuple[str, str], warning: str) -> None:
+    source = add / "1" / "model.py"
+    source.write_text(source.read_text().replace(*change))
+    done = run(add, "--input", "A=[1,2]", "--input=B=[[3,4]]")
+    assert done.returncode == 0
+    assert warning in done.stderr
+
+
 def test_exception_is_shown_with_the_whole_traceback(add: Path) -> None:
     done = run(add, "--input", "A=[1,2]", "--input=B=[0,0]")
     assert (done.returncode, done.stdout) == (1, "")
