@@ -66,7 +66,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_made_models_pass_and_serve(repository: Path, tmp_path: Path) -> None:
     checked = halimede("check", str(repository), "--strict", "--load")
     assert checked.returncode == 0, checked.stdout
-    assert "3 models: 0 errors, 0 warnings, 0 notes; 3 of them loaded" in checked.stdout
+    assert checked.stdout.startswith("3 models: 3 serve\n")
+    assert "0 errors, 0 warnings, 0 notes; 3 models loaded" in checked.stdout
     with Serving(repository, tmp_path / "log") as server:
         server.wait_until_live()
         client = http.InferenceServerClient(server.http_url)

@@ -87,4 +87,4 @@ def test_program_serves_until_a_signal() -> None:
 def test_wrong_flag_is_one_line_and_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert bind.main(["--http-prot=1"]) == 1
     said = capsys.readouterr().err
-    assert said == "bind: unrecognized option '--http-prot=1'\nDid you mean '--http-port'?\n"
+    assert said == "bind: unrecognized option '--http-prot=1'. Did you mean '--http-port'?\n"

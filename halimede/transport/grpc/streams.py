@@ -115,11 +115,14 @@ class CallStream(Http2Stream):
         rpc = self._head.rpc
         self.began = monotonic_ns()
         first_tensor = rpc.first_tensor if rpc else None
-        limit = self._server.max_receive_bytes
-        if rpc is not None and rpc.small:
-            limit = min(limit, MAX_SMALL_MESSAGE_BYTES)
-        self._reader = MessageReader(limit, first_tensor, self._server.buffers)
+        self._reader = MessageReader(self._max_message_bytes, first_tensor, self._server.buffers)
         return self._reader
+
+    @property
+    def _max_message_bytes(self) -> int:
+        """Bytes of a message, on the wire and decompressed."""
+        rpc, limit = self._head.rpc, self._server.max_receive_bytes
+        return min(limit, MAX_SMALL_MESSAGE_BYTES) if rpc is not None and rpc.small else limit
 
     def partial_bytes(self) -> int | None:
         return None if self._reader is None else self._reader.partial_bytes
@@ -183,7 +186,7 @@ class CallStream(Http2Stream):
 
     def _inflate(self, message: Buffer, later: Callable[[Buffer], None]) -> Buffer | None:
         """Returns the decompressed message. A large one is given to `later` instead. Raises MessageFault."""
-        encoding, limit = self._head.encoding, self._server.max_receive_bytes
+        encoding, limit = self._head.encoding, self._max_message_bytes
         # The message says that it is compressed, and the head does not say how.
         if encoding == IDENTITY:
             raise MessageFault(INTERNAL, UNREADABLE)
