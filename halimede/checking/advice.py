@@ -18,6 +18,7 @@ _TYPES = "data_type: TYPE_FP32 (or BOOL, INT8 to INT64, UINT8 to UINT64, FP16, B
 _POINTER = b"version https://git-lfs."
 
 FALLBACK = "--gpu-fallback=cpu"
+BUILD = "--python-environments=build"
 """The flag of the server that runs instances on the CPU if their GPU is not there."""
 
 _MISSING = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 
 from halimede.backends.api import Severity
-from halimede.checking.advice import advised
+from halimede.checking.advice import BUILD, advised
 from halimede.checking.model import ModelReview
 from halimede.checking.problems import Problem
 from halimede.checking.repository import review_repositories
@@ -84,12 +84,14 @@ def check(repositories: Sequence[str], options: ServerOptions, gpus: tuple[int, 
         agents=Agents(Path(options.repoagent_directory), options.model_config_name),
     )
     review = review_repositories(repositories, load_options, options.model_namespacing)
-    models = [_checked(model) for model in review.models]
+    models = [_checked(model, options.build_environments) for model in review.models]
     return Checked(tuple(repositories), models, [advised(problem) for problem in review.problems])
 
 
-def _checked(model: ModelReview) -> CheckedModel:
-    problems = sorted(map(advised, model.problems), key=lambda p: (str(p.file), p.line))
+def _checked(model: ModelReview, builds: bool) -> CheckedModel:
+    """`builds`: the server builds environments."""
+    found = [problem for problem in model.problems if not (builds and problem.instead == BUILD)]
+    problems = sorted(map(advised, found), key=lambda p: (str(p.file), p.line))
     draft, config = model.reviewed.draft, model.config
     return CheckedModel(
         model.found.name,
@@ -104,7 +106,7 @@ def _checked(model: ModelReview) -> CheckedModel:
 
 def _flags(config: ModelConfig, draft: Draft | None) -> Iterator[str]:
     if draft is not None and draft.environment.endswith(_LISTS):
-        yield "--python-environments=build"
+        yield BUILD
     if config.response_cache:
         yield f"--cache-config=local,size={CACHE_BYTES}"
     if any(group.resources or group.priority for group in config.instance_groups):

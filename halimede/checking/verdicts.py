@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from halimede.backends.api import Severity
 from halimede.backends.registry import served
-from halimede.checking.advice import FALLBACK
+from halimede.checking.advice import BUILD, FALLBACK
 from halimede.checking.check import ENSEMBLE, CheckedModel
 from halimede.checking.configuration import is_of_gpus
 from halimede.checking.problems import Problem
@@ -316,6 +316,8 @@ def _needs(model: CheckedModel, reason: Reason, problems: Sequence[Problem]) -> 
             case Reason.UNREADABLE:
                 named = re.search("Load model from (.+) failed:", problem.text)
                 yield Need("file", named[1] if named else str(problem.file))
+            case Reason.ENVIRONMENT if problem.instead == BUILD:
+                yield Need("flag", BUILD)
             case Reason.ENVIRONMENT:
                 yield Need("environment", problem.missing or problem.text)
             case Reason.IMPORT if problem.installs:

@@ -7,6 +7,7 @@ import pytest
 from halimede.checking.check import check
 from halimede.checking.migration import Migration, migration_text
 from halimede.checking.report import document
+from halimede.checking.verdicts import State
 from halimede.options import ServerOptions
 from tests.backends.onnx_models import identity
 from tests.checking.test_verdicts import _CODE, _GPU, _ONNX, _PYTHON, ensemble, write
@@ -146,3 +147,17 @@ def test_document_has_the_verdicts_and_the_commands(repository: Path) -> None:
         "do": "export the model that the plan was made of to ONNX (a plan itself cannot be converted)",
         "needs": [{"kind": "backend", "what": "tensorrt"}],
     }
+
+
+def test_model_with_a_list_of_packages_serves_with_the_flag_that_builds(tmp_path: Path) -> None:
+    environment = 'value { string_value: "$$TRITON_MODEL_DIRECTORY/requirements.txt" }'
+    config = f'{_PYTHON}parameters {{ key: "EXECUTION_ENV_PATH" {environment} }}\n'
+    write(tmp_path, "m", config, model_py=f"import no_such\n{_CODE}")
+    (tmp_path / "m" / "requirements.txt").write_text("no-such\n")
+    refused = check([str(tmp_path)], ServerOptions())
+    migration = Migration(refused)
+    assert migration.served == ["m"]
+    assert "--python-environments=build" in migration.serve
+    assert migration.verdicts[0][1].state is State.CANNOT
+    built = check([str(tmp_path)], ServerOptions(build_environments=True))
+    assert Migration(built).verdicts[0][1].state is State.SERVES

@@ -23,8 +23,11 @@ from halimede.backends.python.settings import ENVIRONMENT
 from halimede.errors import Cause
 from halimede.workers.host.activation import ACTIVATE, OLDEST
 from halimede.workers.host.environments import MODEL_DIRECTORY
+from halimede.workers.host.package_lists import is_package_list
 
 REQUIREMENTS = "requirements.txt"
+BUILD_FLAG = "--python-environments=build"
+"""What to do about an environment that is a list of packages."""
 _SEVERITIES = {When.LOAD: Severity.ERROR, When.CALL: Severity.WARNING, When.MAYBE: Severity.NOTE}
 
 
@@ -36,6 +39,8 @@ def lacking(file: Path, folder: ModelFolder, environment: str, known: ModulesOfE
     path = Path(_resolved(environment, folder.model))
     if not path.exists():
         return [_no_environment(path, environment)]
+    if path.is_file() and is_package_list(environment):
+        return [_list_of_packages(path)]
     modules = known.of(path)
     # Nothing is known of an archive that is large or broken, and of a folder that refers to others.
     if modules is None:
@@ -55,6 +60,16 @@ def _no_environment(path: Path, setting: str) -> Fault:
         f"the environment '{setting}' does not exist: there is no {path}",
         instead=f"put the packed environment there; or remove {ENVIRONMENT}, and install what the model imports beside "
         "halimede",
+        cause=Cause.ENVIRONMENT,
+    )
+
+
+def _list_of_packages(path: Path) -> Fault:
+    # What the list installs is known only after the build.
+    return Fault(
+        f"the environment '{path}' is a list of packages, and a server builds no environments unless it is told to",
+        path,
+        instead=BUILD_FLAG,
         cause=Cause.ENVIRONMENT,
     )
 

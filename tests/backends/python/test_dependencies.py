@@ -51,6 +51,15 @@ def test_modules_for_all_workers_are_there(tmp_path: Path, monkeypatch: pytest.M
     assert faults(tmp_path, "import in_here, in_shared.part", str(tmp_path / environment) if environment else "") == []
 
 
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml"])
+def test_list_of_packages_needs_a_server_that_builds(tmp_path: Path, name: str) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / name).write_text("")
+    [fault] = faults(tmp_path, "import no_such", f"$$TRITON_MODEL_DIRECTORY/{name}")
+    assert fault.text.startswith(f"the environment '{tmp_path / 'm' / name}' is a list of packages")
+    assert (fault.severity, fault.instead) == (Severity.ERROR, "--python-environments=build")
+
+
 def test_package_is_named_once(tmp_path: Path) -> None:
     found = faults(tmp_path, "import no_such.part\nimport no_such\nimport os.gone")
     assert [each.module for each in found] == ["no_such"]
