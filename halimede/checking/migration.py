@@ -1,5 +1,5 @@
 """What a repository that comes from Triton needs to be served here: a row for each model, and the commands that install
-what is missing and start the server. Pure; any thread."""
+what the models need and start the server. Pure; any thread."""
 
 import shlex
 import textwrap
@@ -224,6 +224,8 @@ def _commands(migration: Migration) -> Iterator[str]:
     for words in filter(None, (migration.install, directories, migration.serve)):
         lines = textwrap.wrap(shlex.join(words), _COMMAND_WIDTH, break_long_words=False, break_on_hyphens=False)
         yield " \\\n      ".join(lines).join(("  ", ""))
+    if "--exit-on-error=false" in migration.serve:
+        yield "Health answers 400 while a model is not available, unless --strict-readiness=false."
 
 
 _COMMAND_WIDTH = 72

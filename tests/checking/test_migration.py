@@ -87,7 +87,8 @@ has each problem with its line.
   mkdir -p models/pipeline/1
   halimede serve --model-repository=models \\
       --cache-config=local,size=67108864 --gpu-fallback=cpu \\
-      --exit-on-error=false"""
+      --exit-on-error=false
+Health answers 400 while a model is not available, unless --strict-readiness=false."""
 
 
 def words(repository: Path) -> dict[str, str]:
