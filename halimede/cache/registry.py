@@ -25,7 +25,9 @@ def open_cache(configs: Mapping[str, Mapping[str, str]], directory: str, loop: E
         raise Invalid("found multiple cache configurations, but only a single cache is currently supported")
     ((name, settings),) = configs.items()
     if name not in (LOCAL, REDIS):
-        raise Invalid(f"unable to find 'libtritoncache_{name}.so' for cache. Searched: {directory}")
+        error = Invalid(f"unable to find 'libtritoncache_{name}.so' for cache. Searched: {directory}")
+        error.advice = f"the caches of this server are '{LOCAL}' and '{REDIS}', and it loads no libraries"
+        raise error
     text = settings.get("single_flight", "false")
     if text not in _SWITCH:
         raise Invalid(f"Failed to initialize the response cache: 'single_flight' must be true or false, got '{text}'")

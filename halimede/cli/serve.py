@@ -140,7 +140,7 @@ class Server:
         try:
             engine.open_cache()
         except Error as error:
-            log.error("%s", error)
+            log.error("%s", f"{error}; {error.advice}" if error.advice else error)
             if options.exit_on_error:
                 self._logs.say_error(f"creating server: {error.word} - {error}")
             else:

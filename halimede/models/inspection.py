@@ -49,6 +49,7 @@ def inspect_model(found: FoundModel, options: LoadOptions, may_ask_agents: bool 
     AgentsWanted if agents must run and may not."""
     try:
         seen = found.fingerprint()
+        _warn_of_misnamed(found, seen)
         there = options.agents.engage(found, seen, may_ask_agents)
         draft = read_draft(there, options)
         ensemble = draft.finish() if draft.is_ensemble else None
@@ -73,6 +74,21 @@ def inspect_model(found: FoundModel, options: LoadOptions, may_ask_agents: bool 
     # Agents may run once more before the load and leave another configuration, so the load must read it itself.
     kept = None if has_agents else draft
     return Inspection(draft.backend, tuple(numbers), seen, _code_of(draft), ensemble, load_digest, kept)
+
+
+_OF_OTHERS = (".json", ".yaml", ".yml", ".py", ".ini")
+"""Endings of configurations of frameworks, which models have beside their files."""
+
+
+def _warn_of_misnamed(found: FoundModel, seen: Fingerprint) -> None:
+    """Logs a file that was probably meant to be the configuration."""
+    names = {name for name, _ in seen}
+    if found.config is not None or "config.pbtxt" in names:
+        return
+    for name in sorted(names):
+        if name.startswith("config.") and not name.endswith(_OF_OTHERS):
+            text = "model '%s' has a file '%s', which is not read; its configuration must be called config.pbtxt"
+            log.warning(text, found.name, name)
 
 
 def _code_of(draft: Draft) -> Code | None:

@@ -1,6 +1,7 @@
 import gc
 import json
 import weakref
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
@@ -356,6 +357,26 @@ def test_configuration_is_read_once_and_again_after_a_failure(tmp_path: Path) ->
         assert opened(load(found, seen.versions, backends, options, seen.draft)).config.max_batch_size == 2
     broken = FakeBackend([Internal("not yet")])
     assert opened(load(found, seen.versions, OneBackend(broken), options, seen.draft)).config.max_batch_size == 3
+
+
+@pytest.mark.parametrize(
+    ("files", "warned"),
+    [
+        (["config.pbtext"], "config.pbtext"),
+        (["config.pbtxt.bak", "config.pbtxt"], ""),
+        (["config.json", "1/config.txt"], ""),
+    ],
+)
+def test_file_that_was_meant_to_be_the_configuration_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, files: list[str], warned: str
+) -> None:
+    folder = repository(tmp_path, {"m": None}) / "m"
+    for name in files:
+        (folder / name).write_text("")
+    with suppress(Error):
+        inspect_model(FoundModel("m", folder), LoadOptions())
+    text = f"model 'm' has a file '{warned}', which is not read; its configuration must be called config.pbtxt"
+    assert [record.getMessage() for record in caplog.records] == [text] * bool(warned)
 
 
 def test_inspection_tells_a_missing_version_from_a_missing_configuration(tmp_path: Path) -> None:
