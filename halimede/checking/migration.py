@@ -224,6 +224,9 @@ def _commands(migration: Migration) -> Iterator[str]:
     for words in filter(None, (migration.install, directories, migration.serve)):
         lines = textwrap.wrap(shlex.join(words), _COMMAND_WIDTH, break_long_words=False, break_on_hyphens=False)
         yield " \\\n      ".join(lines).join(("  ", ""))
+    if "-r" in migration.install:
+        yield "Instead of pip install -r, a model can have packages of its own: set its parameter EXECUTION_ENV_PATH to"
+        yield "$$TRITON_MODEL_DIRECTORY/requirements.txt, and start the server with --python-environments=build."
     if "--exit-on-error=false" in migration.serve:
         yield "Health answers 400 while a model is not available, unless --strict-readiness=false."
 

@@ -162,3 +162,11 @@ def test_model_with_a_list_of_packages_serves_with_the_flag_that_builds(tmp_path
     assert migration.verdicts[0][1].state is State.CANNOT
     built = check([str(tmp_path)], ServerOptions(build_environments=True))
     assert Migration(built).verdicts[0][1].state is State.SERVES
+
+
+def test_list_that_nothing_names_can_be_built_or_installed(tmp_path: Path) -> None:
+    write(tmp_path, "m", _PYTHON, model_py=f"import no_such\n{_CODE}")
+    (tmp_path / "m" / "requirements.txt").write_text("no-such\n")
+    text = migration_text(check([str(tmp_path)], ServerOptions()), (), 80)
+    assert f"pip install -r {tmp_path}/m/requirements.txt" in text.replace(" \\\n     ", "")
+    assert "set its parameter EXECUTION_ENV_PATH to\n$$TRITON_MODEL_DIRECTORY/requirements.txt, and start" in text
