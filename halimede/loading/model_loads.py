@@ -218,14 +218,14 @@ class ModelLoads:
         result = load(found, inspection.versions, self._backends, self._load_options, inspection.draft)
         return inspection, LoadOutcome(result)
 
-    async def load_found(self, found: FoundModel, accepts: Accepts | None = None) -> bool:
-        """Loads a model. Returns whether it serves now."""
+    async def load_found(self, found: FoundModel, accepts: Accepts | None = None, again: bool = False) -> bool:
+        """Loads a model. `again`: an ensemble, because a member has changed. Returns whether it serves now."""
         try:
             inspection = await self.inspect(found)
         except Exception as error:
             self._refuse_model(found, error)
             return False
-        return await self._try_to_load(found, inspection, accepts)
+        return await self._try_to_load(found, inspection, accepts, again=again)
 
     async def _try_to_load(
         self,
@@ -233,14 +233,20 @@ class ModelLoads:
         inspection: Inspection,
         accepts: Accepts | None = None,
         outcome: LoadOutcome | None = None,
+        again: bool = False,
     ) -> bool:
         if isinstance(inspection.versions, Error):
             self._refuse_model(found, inspection.versions, no_usable_version=True)
             return False
         try:
             await self.load_inspected(found, inspection, accepts=accepts, outcome=outcome)
-        except Error:
-            return False  # `load_inspected` has logged it
+        except Error as error:  # `load_inspected` has logged it
+            # An ensemble that does not fit its members has no version that could keep the reason. Triton's index says
+            # nothing of one that served before, or that a client has asked for, which gets the reason in the answer.
+            record = self._models.get(found.key)
+            if inspection.ensemble is not None and not again and not (record and record.versions):
+                self._models.refuse(found.key, None, f"{error.word}: {error}")
+            return False
         except Exception:
             log.exception("model '%s': unexpected error while it was loaded; it serves as before", found.name)
             return False
@@ -307,8 +313,6 @@ class ModelLoads:
             log.error("failed to load '%s': %s: %s", found.name, error.word, error)
             # What serves is retired too: it may not fit its members any more.
             self.retire(found.key)
-            self._models.loading(found.key, (), found.name)  # it may be unknown
-            self._models.refuse(found.key, None, f"{error.word}: {error}")
             raise
 
     def _plan(self, found: FoundModel, inspection: Inspection, versions: Sequence[int]) -> LoadPlan:
@@ -491,7 +495,7 @@ class ModelLoads:
                 async with lock(found.name):
                     # Another load of the ensemble may have come first while this one waited for the lock.
                     if not self.ending and self.ensembles.is_stale(found.key):
-                        await self.load_found(found)
+                        await self.load_found(found, again=True)
 
     # The end.
 

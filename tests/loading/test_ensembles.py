@@ -208,21 +208,15 @@ async def index_of(engine: Engine, name: str) -> list[tuple[str, str]]:
     return [(entry.state, entry.reason) for entry in found if entry.name == name]
 
 
-@pytest.mark.parametrize("mode", ["none", "explicit"])
-def test_index_has_the_reason_why_an_ensemble_could_not_be_loaded(tmp_path: Path, mode: str) -> None:
+def test_index_has_the_reason_why_an_ensemble_could_not_be_loaded_at_the_start(tmp_path: Path) -> None:
     wrong = CHAIN.replace('input_map { key: "INPUT0" value: "x" }', 'input_map { key: "INPUT1" value: "x" }')
     models = {**MODELS, "e": wrong}
     reason = "Invalid argument: in ensemble e, ensemble tensor x is mapping to non-existing input INPUT1 in model b"
 
     async def scenario() -> None:
-        async with running(options_for(tmp_path, models, model_control_mode=mode, exit_on_error=False)) as engine:
-            if mode == "explicit":
-                assert await asked(engine, port.LoadModel("e")) is not None
+        async with running(options_for(tmp_path, models, exit_on_error=False)) as engine:
             assert await index_of(engine, "e") == [("UNAVAILABLE", reason)]
-            if mode == "explicit":
-                touch(tmp_path, "e", lambda text: text.replace("INPUT1", "INPUT0"))
-                await fine(engine, port.LoadModel("e"))
-                assert await index_of(engine, "e") == [("READY", "")]
+            assert await ask(engine, port.ServerReady()) is True, "as in Triton"
 
     run(scenario)
 
