@@ -126,7 +126,8 @@ def review_model(found: FoundModel, backends: Backends, options: LoadOptions) ->
         return _finished(model)
     _review_versions(model)
     if reviewed.draft is not None and reviewed.draft.is_ensemble:
-        model.config = reviewed.finish((), 1)
+        # Its own mistakes do not hide those of its members, nor the steps that do not fit them.
+        model.config = reviewed.finish((), 1) or reviewed.unchecked()
         _review_labels(model, model.config)
     elif reviewed.draft is not None:
         draft = reviewed.draft

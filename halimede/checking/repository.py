@@ -157,13 +157,13 @@ def _review_ensemble(ensemble: ModelReview, chosen: Mapping[str, ModelReview]) -
     for step in steps_of(config):
         if step.model in chosen:
             _review_member(ensemble, step.model, step.version, chosen[step.model])
-    members = {each: model.config for each, model in chosen.items() if model.config is not None}
-    # The rules compare the tensors of all members, so each must be known.
-    if len(members) == len(members_of(config.ensemble)) and all(map(_is_whole, members.values())):
-        for text in until_it_breaks(member_problems(config, members)):
-            ensemble.add("ensemble", text, ensemble.place)
+    # A member that cannot be read does not hide what is wrong with the steps of the others.
+    read = {each: m.config for each, m in chosen.items() if m.config is not None and _is_whole(m.config)}
+    for text in until_it_breaks(member_problems(config, read)):
+        ensemble.add("ensemble", text, ensemble.place)
+    if len(read) == len(members_of(config.ensemble)):
         try:
-            ensemble.config = with_decoupling(config, is_decoupled(config, members))
+            ensemble.config = with_decoupling(config, is_decoupled(config, read))
         except Error as error:
             ensemble.add("ensemble", str(error), ensemble.place)
 
