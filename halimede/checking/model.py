@@ -73,6 +73,8 @@ class ModelReview:
     problems: list[Problem] = field(default_factory=list)
     is_hidden: bool = False
     """Whether something of the model can only be seen by running code."""
+    is_backend_here: bool = False
+    """Whether its backend could be made, so that the runtime is installed."""
 
     def add(
         self,
@@ -254,6 +256,7 @@ def _review_without_version(model: ModelReview, draft: Draft, backends: Backends
     folder, backend = prepared
     traits = backend.traits
     gpus = model.attempt("backend", lambda: backend.usable_gpus(options.gpus))
+    model.is_backend_here = gpus is not None
     _fall_back(model, draft, gpus or (), options)
     # The model file may have the inputs and outputs that the configuration lacks.
     if gpus is not None and not draft.needs_description:
@@ -301,6 +304,7 @@ def _completed(
     # Each call may fail: a child process imports the runtime, which may be missing there.
     try:
         gpus = backend.usable_gpus(options.gpus)
+        model.is_backend_here = True
         _fall_back(model, draft, gpus, options)
         if options.auto_complete and draft.needs_description and not model.is_hidden and not _runs_code(draft, backend):
             complete(draft, backend, folder, options)
