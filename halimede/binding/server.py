@@ -91,8 +91,8 @@ class Server:
         concurrency -- how many batches an instance of an async function has at a time
         config -- further fields of the model configuration, such as {"response_cache": {"enable": True}}
 
-        Raises TypeError for a wrong call, Invalid for wrong arguments, and Error if a running server cannot load the model; a model of that name
-        serves on then.
+        Raises TypeError for a wrong call, Invalid for wrong arguments, and Error if a running server cannot load the
+        model; a model of that name serves on then.
         """
         functions = Functions(
             check_kinds(name, function, inputs, outputs, config),

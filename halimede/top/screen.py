@@ -80,7 +80,7 @@ def _fitting(width: int) -> list[tuple[str, _Cell]]:
 
 
 def screen(url: str, snapshot: Snapshot, models: Sequence[ModelRates], width: int, trouble: str = "") -> RenderableType:
-    """The view for `width` characters, those of the terminal or `UNLIMITED`. `trouble` says why there is no newer snapshot."""
+    """The view for `width` characters: the terminal's, or `UNLIMITED`. `trouble` says why there is none newer."""
     columns = _fitting(width)
     table = Table(box=box.SIMPLE_HEAD, expand=width < UNLIMITED, pad_edge=False)
     table.add_column("model", ratio=1, no_wrap=True, overflow="ellipsis", min_width=8)

@@ -16,8 +16,8 @@ METRICS_PORT = 8002
 class Server:
     """A server whose HTTP port is at `url`.
 
-    Its metrics are at `metrics_url`, which may lack the path. If it is empty, they are searched at port 8002 of the same machine and at
-    `/metrics` of the HTTP port.
+    Its metrics are at `metrics_url`, which may lack the path. If it is empty, they are searched at port 8002 of the
+    same machine and at `/metrics` of the HTTP port.
     """
 
     def __init__(self, url: str, metrics_url: str = "", clock: Callable[[], float] = time.monotonic) -> None:

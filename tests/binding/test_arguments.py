@@ -53,7 +53,5 @@ def test_argument_of_a_wrong_kind_is_named(arguments: Any, text: str) -> None:
 
 def test_config_must_be_fields() -> None:
     config: Any = object()
-    with pytest.raises(
-        Invalid, match="model 'a': config must be a dict of fields of the model configuration, not <obj"
-    ):
+    with pytest.raises(Invalid, match="model 'a': config must be a dict of fields"):
         Server().bind("a", same, [X], [X], config=config)
