@@ -103,8 +103,8 @@ class Environments:
     def _of_list(self, file: Path, unwanted: Unwanted) -> Interpreter:
         if self._builds is None:
             raise Internal(
-                f"The Python environment '{file}' is a list of packages. This server builds no environments. Start it "
-                "with '--python-environments=build', which runs an installer, or name a folder or an archive."
+                f"The Python environment '{file}' is a list of packages. It is built only with the "
+                "flag '--python-environments=build', which runs an installer. Or name a folder or an archive."
             )
         folder = self._builds.folder(file, unwanted)
         return activate(folder, str(folder), self._variables, self._programs.run)

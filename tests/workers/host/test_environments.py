@@ -327,8 +327,8 @@ def test_list_of_packages_is_refused_unless_the_server_builds(found: Environment
     file = tmp_path / "requirements.txt"
     file.write_text("idna\n")
     assert refusal(found, "$$TRITON_MODEL_DIRECTORY/requirements.txt", tmp_path) == (
-        f"The Python environment '{file}' is a list of packages. This server builds no environments. Start it with "
-        "'--python-environments=build', which runs an installer, or name a folder or an archive."
+        f"The Python environment '{file}' is a list of packages. It is built only with the flag "
+        "'--python-environments=build', which runs an installer. Or name a folder or an archive."
     )
 
 
