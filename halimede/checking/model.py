@@ -181,7 +181,7 @@ def _review_versions(model: ModelReview) -> None:
     except Error as error:
         # The warnings still say which directories are no versions.
         numbers, warnings = [], versions_of_nothing(names, model.found.name)
-        instead, missing = _first_version(model.found.folder, draft, names)
+        instead, missing = _first_version(model.found.folder, draft, names, error.advice)
         model.add("version", str(error), model.place, instead=instead, missing=missing)
     model.versions = tuple(numbers)
     for warning in warnings:
@@ -189,20 +189,20 @@ def _review_versions(model: ModelReview) -> None:
         model.add("version", warning, file, Severity.WARNING)
 
 
-def _first_version(folder: Path, draft: Draft, names: Collection[str]) -> tuple[str, str]:
+def _first_version(folder: Path, draft: Draft, names: Collection[str], advice: str) -> tuple[str, str]:
     """What to do for a model without a directory that could be a version, and what is missing; both are empty if it has
-    one, which the policy excludes."""
+    one, which the policy excludes. `advice` is what is known to be better."""
     if any(name[:1].isdecimal() for name in names):
         return "", ""
     version = folder / "1"
     if draft.is_ensemble:
-        return f"mkdir {version} (it stays empty, so git drops it)", str(version)
+        return advice or f"mkdir {version} (it stays empty, so git drops it)", str(version)
     usual = {traits.name: traits.formats[0].filename for traits in known() if traits.formats}
     platform = {each.platform: each.filename for _, each in formats() if each.platform}
     filename = draft.model_filename or platform.get(draft.platform) or usual.get(draft.backend, "")
     if not filename:
-        return f"put the model's files into {version}, a new directory", str(version)
-    return f"put {filename} into {version}, a new directory", str(version / filename)
+        return advice or f"put the model's files into {version}, a new directory", str(version)
+    return advice or f"put {filename} into {version}, a new directory", str(version / filename)
 
 
 def versions_of_nothing(names: Collection[str], model: str) -> list[str]:

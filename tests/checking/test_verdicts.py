@@ -353,3 +353,11 @@ def test_wrong_ensemble_does_not_hide_its_broken_member(tmp_path: Path) -> None:
     assert "ensemble tensor 'X'" in texts
     assert "ensemble tensor y: inconsistent data type: TYPE_INT8" in texts
     assert "depends on 'bad', which has problems of its own" in texts
+
+
+def test_version_directory_with_a_letter_is_renamed(tmp_path: Path) -> None:
+    write(tmp_path, "m", _ONNX, model_onnx=identity("FP32", [4]))
+    (tmp_path / "m" / "1").rename(tmp_path / "m" / "v1")
+    one = verdict(tmp_path)
+    assert (one.text, one.do[:18]) == ("1/model.onnx is missing", "rename 'v1' to '1'")
+    assert "instead: rename v1 to 1\n" in report(tmp_path)
