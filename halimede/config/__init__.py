@@ -61,10 +61,10 @@ __all__ = [
     "WarmupInput",
     "WarmupSample",
     "agents_of",
+    "meant_version",
     "read",
     "read_labels",
     "read_override",
-    "meant_version",
     "versions_to_load",
     "with_decoupling",
 ]
