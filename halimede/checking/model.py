@@ -29,6 +29,7 @@ from halimede.config import (
     VersionPolicy,
     agents_of,
     read_labels,
+    version_renames,
     versions_to_load,
 )
 from halimede.config.files import read_whole
@@ -181,7 +182,7 @@ def _review_versions(model: ModelReview) -> None:
     except Error as error:
         # The warnings still say which directories are no versions.
         numbers, warnings = [], versions_of_nothing(names, model.found.name)
-        instead, missing = _first_version(model.found.folder, draft, names, error.advice)
+        instead, missing = _first_version(model.found.folder, draft, names)
         model.add("version", str(error), model.place, instead=instead, missing=missing)
     model.versions = tuple(numbers)
     for warning in warnings:
@@ -189,9 +190,10 @@ def _review_versions(model: ModelReview) -> None:
         model.add("version", warning, file, Severity.WARNING)
 
 
-def _first_version(folder: Path, draft: Draft, names: Collection[str], advice: str) -> tuple[str, str]:
+def _first_version(folder: Path, draft: Draft, names: Collection[str]) -> tuple[str, str]:
     """What to do for a model without a directory that could be a version, and what is missing; both are empty if it has
-    one, which the policy excludes. `advice` is what is known to be better."""
+    one, which the policy excludes."""
+    advice = version_renames(names)
     if any(name[:1].isdecimal() for name in names):
         return "", ""
     version = folder / "1"

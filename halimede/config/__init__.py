@@ -36,7 +36,7 @@ from halimede.config.model_config import (
     WarmupInput,
     WarmupSample,
 )
-from halimede.config.versions import VersionChoice, VersionPolicy, meant_version, versions_to_load
+from halimede.config.versions import VersionChoice, VersionPolicy, meant_version, version_renames, versions_to_load
 
 __all__ = [
     "LATENCY_TARGET_PARAMETER",
@@ -65,6 +65,7 @@ __all__ = [
     "read",
     "read_labels",
     "read_override",
+    "version_renames",
     "versions_to_load",
     "with_decoupling",
 ]

@@ -69,7 +69,7 @@ def versions_to_load(policy: VersionPolicy, names: Iterable[str], model: str) ->
     if not chosen:
         error = Invalid(f"at least one version must be available under the version policy of model '{model}'")
         if not present:
-            error.advice = _renames(names)
+            error.advice = version_renames(names) if names else _NO_DIRECTORY
         raise error
     return sorted(chosen), warnings
 
@@ -80,10 +80,14 @@ def meant_version(name: str) -> str:
     return found[1] if found is not None and found[1] != name else ""
 
 
-def _renames(names: Iterable[str]) -> str:
+def version_renames(names: Iterable[str]) -> str:
+    """An advice for a model none of whose directories is a version; empty if none of them seems to be meant as one."""
     meant = {name: better for name in names if (better := meant_version(name))}
     told = " and ".join(f"'{name}' to '{better}'" for name, better in islice(meant.items(), _MAX_TOLD))
     return f"rename {told}: the names of version directories are numbers" if told else ""
+
+
+_NO_DIRECTORY = "make a directory '1' in the model's, with the model's files in it; that of an ensemble stays empty"
 
 
 def _present(names: Iterable[str]) -> tuple[set[int], list[str]]:

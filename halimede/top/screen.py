@@ -90,7 +90,9 @@ def screen(url: str, snapshot: Snapshot, models: Sequence[ModelRates], width: in
         table.add_row(Text(f"{model.name}:{model.version}"), *(cell(model) for _, cell in columns))
     parts: list[RenderableType] = [_head(url, snapshot, models), table]
     if not snapshot.has_metrics:
-        parts.append(Text("no metrics found (--metrics-url): no queues, no instances at work", "dim"))
+        parts.append(
+            Text("no metrics found, so no queues and no instances at work; --metrics-url=HOST:PORT says where", "dim")
+        )
     if trouble:
         parts.append(Text(trouble, "bold red"))
     return Group(*parts)

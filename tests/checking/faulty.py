@@ -331,7 +331,7 @@ FAULTS = (
         "ensemble",
         6,
         "non-existing input IN",
-        "the step's model",
+        'key: "x"',
         files={"1/x": b""},
     ),
     Fault(
