@@ -75,7 +75,8 @@ def test_no_version_is_an_error(policy: VersionPolicy, names: list[str]) -> None
          "directories are numbers"),
         (["01"], "rename '01' to '1': the names of version directories are numbers"),
         (["backup", "model"], ""),
-        (["warmup"], "make a directory '1' in the model's, with the model's files in it; that of an ensemble stays empty"),
+        (["warmup"], "make a directory '1' in the model's, with the model's files in it; that of an ensemble stays "
+         "empty"),
     ],
 )  # fmt: skip
 def test_directories_that_are_meant_as_versions_are_named(names: list[str], advice: str) -> None:
