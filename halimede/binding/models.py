@@ -45,8 +45,6 @@ def bound_model(
     for field in config.keys() & {*ARGUMENTS, "backend", "platform"}:
         instead = f"use the argument {ARGUMENTS[field]}" if field in ARGUMENTS else "the model is what you bind"
         raise Invalid(f"config must not have '{field}': {instead}")
-    if not all(isinstance(each, Tensor) for each in (*inputs, *outputs)):
-        raise Invalid("inputs and outputs must be lists of halimede.Tensor")
     fields = {
         "name": name,
         "backend": TRAITS.name,

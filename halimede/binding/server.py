@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from halimede.backends.function.functions import Function, Functions
 from halimede.backends.registry import set_environment
+from halimede.binding.arguments import check_kinds, explained
 from halimede.binding.flags import Option, options_of
 from halimede.binding.models import bound_model
 from halimede.binding.run import Run, Stopped
@@ -61,6 +62,7 @@ class Server:
 
     # ---- models
 
+    @explained
     def bind(
         self,
         name: str,
@@ -89,11 +91,11 @@ class Server:
         concurrency -- how many batches an instance of an async function has at a time
         config -- further fields of the model configuration, such as {"response_cache": {"enable": True}}
 
-        Raises Invalid for wrong arguments, and Error if a running server cannot load the model; a model of that name
-        serves on then.
+        Raises TypeError for a wrong call, Invalid for wrong arguments, and Error if a running server cannot load the
+        model; a model of that name serves on then.
         """
         functions = Functions(
-            (function,) if callable(function) else tuple(function),
+            check_kinds(name, function, inputs, outputs, config),
             takes_requests=pass_requests,
             concurrency=concurrency,
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from halimede.backends.registry import advice_for, is_elsewhere, served, usual_files
 from halimede.checking.problems import Problem
+from halimede.config import meant_version
 from halimede.errors import ADVICE, Cause
 
 _TYPES = "data_type: TYPE_FP32 (or BOOL, INT8 to INT64, UINT8 to UINT64, FP16, BF16, FP64, STRING after TYPE_)"
@@ -89,6 +90,11 @@ def _of_gpu_ids(match: re.Match[str]) -> str:
     return f"{FALLBACK} for the server, or {ids}"
 
 
+def _of_version(match: re.Match[str]) -> str:
+    better = meant_version(match[1])
+    return f"rename {match[1]} to {better}" if better else "a number as its name, if it is a version"
+
+
 _TABLE: tuple[tuple[str, _Advice], ...] = (
     (r"Could not determine backend for model", _backends_by_file),
     (r"HTTP clients ask for this model as", "a name of letters of ASCII, digits, '_', '-', '.' and '~'"),
@@ -105,8 +111,7 @@ _TABLE: tuple[tuple[str, _Advice], ...] = (
     (r"preferred size must be <= max batch size", "smaller sizes, or a larger max_batch_size"),
     (r"preferred size must be positive", "sizes of 1 or more"),
     (r"at least one version must be available", "a directory 1 with the model's file in it, or another version_policy"),
-    (r"contains leading zeros", "rename it, without the zeros"),
-    (r"fails to convert to integral number", "a number as its name, if it is a version"),
+    (r"ignore version directory '([^']*)' which", _of_version),
     (r"is specified for model .* version directory is not present", "make the directory, or remove the number"),
     (r"has kind KIND_GPU but no GPUs are available", f"{FALLBACK} for the server, or kind: KIND_CPU"),
     (r"specifies invalid or unsupported gpu id", _of_gpu_ids),

@@ -38,6 +38,7 @@ class CheckedModel:
 
     `backend` is the configured one, "ensemble" for an ensemble, empty if it is unknown. `members` are the models of an
     ensemble's steps. `flags` are those of the server without which something in the configuration has no effect.
+    `is_backend_here`: what the backend needs is installed; False also if nothing asked for the backend.
     """
 
     name: str
@@ -48,6 +49,7 @@ class CheckedModel:
     backend: str = ""
     members: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    is_backend_here: bool = False
 
 
 @dataclass(slots=True)
@@ -101,6 +103,7 @@ def _checked(model: ModelReview, builds: bool) -> CheckedModel:
         backend="" if draft is None else ENSEMBLE if draft.is_ensemble else draft.backend,
         members=tuple(members_of(config.ensemble)) if config is not None and config.ensemble is not None else (),
         flags=tuple(_flags(config, draft)) if config is not None else (),
+        is_backend_here=model.is_backend_here,
     )
 
 

@@ -14,6 +14,7 @@ from halimede.checking.source import Source
 from halimede.checking.text import fill_placeholders, read_text
 from halimede.config import message as messages
 from halimede.config.checks import check_instance_groups, config_problems, tensor_problems
+from halimede.config.compiling import compile_config
 from halimede.config.completion import fill_defaults
 from halimede.config.draft import Draft
 from halimede.config.files import read_whole
@@ -71,6 +72,14 @@ class Reviewed:
             # With GPUs that are not there, nothing is wrong yet.
             if not found:
                 self.add([("configuration", str(error))])
+            return None
+
+    def unchecked(self) -> ModelConfig | None:
+        """The configuration as it is, for what can be said of it although a load refuses it; None if nothing can."""
+        try:
+            return compile_config(self.draft.with_groups((), 1)) if self.draft is not None else None
+        # The values rely on the rules, and one of them is broken.
+        except (Error, ValueError, LookupError, TypeError, ArithmeticError):
             return None
 
     def _is_of_auto(self, text: str) -> bool:

@@ -71,13 +71,23 @@ class Migration:
     @cached_property
     def install(self) -> list[str]:
         """The words of the command that installs extras and packages; empty if nothing is needed."""
-        extras = self._needed("extra")
+        extras = [extra for extra in self._needed("extra") if extra not in self._installed]
         if any("://" in repository for repository in self._checked.repositories):
             extras.append("cloud")
         own = [f"halimede[{','.join(sorted(extras))}]"] if extras else []
         packages = [word for what in self._needed("package") for word in what.split(" ", 1)]  # -r FILE
         words = [*own, *packages]
         return ["pip", "install", *words] if words else []
+
+    @cached_property
+    def _installed(self) -> frozenset[str]:
+        """The extras whose backends could be made here."""
+        return frozenset(
+            need.what
+            for model, verdict in self.verdicts
+            for need in verdict.needs
+            if need.kind == "extra" and model.is_backend_here
+        )
 
     @cached_property
     def directories(self) -> list[str]:
@@ -116,6 +126,8 @@ class Migration:
         parts = []
         for kind, words in _KINDS.items():
             found = [_short(need.what, model) for need in verdict.needs if need.kind == kind]
+            if kind == "extra":
+                found = [name for name in found if name not in self._installed]
             if kind == "member":
                 found = [name for name in found if name in self._lost]
             if found:

@@ -29,6 +29,7 @@ from halimede.config import (
     VersionPolicy,
     agents_of,
     read_labels,
+    version_renames,
     versions_to_load,
 )
 from halimede.config.files import read_whole
@@ -73,6 +74,8 @@ class ModelReview:
     problems: list[Problem] = field(default_factory=list)
     is_hidden: bool = False
     """Whether something of the model can only be seen by running code."""
+    is_backend_here: bool = False
+    """Whether its backend could be made, so that the runtime is installed."""
 
     def add(
         self,
@@ -126,7 +129,8 @@ def review_model(found: FoundModel, backends: Backends, options: LoadOptions) ->
         return _finished(model)
     _review_versions(model)
     if reviewed.draft is not None and reviewed.draft.is_ensemble:
-        model.config = reviewed.finish((), 1)
+        # Its own mistakes do not hide those of its members, nor the steps that do not fit them.
+        model.config = reviewed.finish((), 1) or reviewed.unchecked()
         _review_labels(model, model.config)
     elif reviewed.draft is not None:
         draft = reviewed.draft
@@ -189,17 +193,18 @@ def _review_versions(model: ModelReview) -> None:
 def _first_version(folder: Path, draft: Draft, names: Collection[str]) -> tuple[str, str]:
     """What to do for a model without a directory that could be a version, and what is missing; both are empty if it has
     one, which the policy excludes."""
+    advice = version_renames(names)
     if any(name[:1].isdecimal() for name in names):
         return "", ""
     version = folder / "1"
     if draft.is_ensemble:
-        return f"mkdir {version} (it stays empty, so git drops it)", str(version)
+        return advice or f"mkdir {version} (it stays empty, so git drops it)", str(version)
     usual = {traits.name: traits.formats[0].filename for traits in known() if traits.formats}
     platform = {each.platform: each.filename for _, each in formats() if each.platform}
     filename = draft.model_filename or platform.get(draft.platform) or usual.get(draft.backend, "")
     if not filename:
-        return f"put the model's files into {version}, a new directory", str(version)
-    return f"put {filename} into {version}, a new directory", str(version / filename)
+        return advice or f"put the model's files into {version}, a new directory", str(version)
+    return advice or f"put {filename} into {version}, a new directory", str(version / filename)
 
 
 def versions_of_nothing(names: Collection[str], model: str) -> list[str]:
@@ -253,6 +258,7 @@ def _review_without_version(model: ModelReview, draft: Draft, backends: Backends
     folder, backend = prepared
     traits = backend.traits
     gpus = model.attempt("backend", lambda: backend.usable_gpus(options.gpus))
+    model.is_backend_here = gpus is not None
     _fall_back(model, draft, gpus or (), options)
     # The model file may have the inputs and outputs that the configuration lacks.
     if gpus is not None and not draft.needs_description:
@@ -300,6 +306,7 @@ def _completed(
     # Each call may fail: a child process imports the runtime, which may be missing there.
     try:
         gpus = backend.usable_gpus(options.gpus)
+        model.is_backend_here = True
         _fall_back(model, draft, gpus, options)
         if options.auto_complete and draft.needs_description and not model.is_hidden and not _runs_code(draft, backend):
             complete(draft, backend, folder, options)

@@ -3,6 +3,7 @@
 Any thread; blocks.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,15 +158,29 @@ def _review_ensemble(ensemble: ModelReview, chosen: Mapping[str, ModelReview]) -
     for step in steps_of(config):
         if step.model in chosen:
             _review_member(ensemble, step.model, step.version, chosen[step.model])
-    members = {each: model.config for each, model in chosen.items() if model.config is not None}
-    # The rules compare the tensors of all members, so each must be known.
-    if len(members) == len(members_of(config.ensemble)) and all(map(_is_whole, members.values())):
-        for text in until_it_breaks(member_problems(config, members)):
-            ensemble.add("ensemble", text, ensemble.place)
+    # A member that cannot be read does not hide what is wrong with the steps of the others.
+    read = {each: m.config for each, m in chosen.items() if m.config is not None and _is_whole(m.config)}
+    for text in until_it_breaks(member_problems(config, read)):
+        ensemble.add("ensemble", text, ensemble.place, instead=_names_of(text, read))
+    if len(read) == len(members_of(config.ensemble)):
         try:
-            ensemble.config = with_decoupling(config, is_decoupled(config, members))
+            ensemble.config = with_decoupling(config, is_decoupled(config, read))
         except Error as error:
             ensemble.add("ensemble", str(error), ensemble.place)
+
+
+_UNKNOWN_NAME = re.compile(r"(?:mapping to|mapped from) non-existing (input|output) .* in model (\S+)$")
+
+
+def _names_of(text: str, members: Mapping[str, ModelConfig]) -> str:
+    """What to write in place of a name that a step's model does not have; empty for another problem."""
+    found = _UNKNOWN_NAME.search(text)
+    if found is None or found[2] not in members:
+        return ""
+    member = members[found[2]]
+    names = [spec.name for spec in (member.inputs if found[1] == "input" else member.outputs)]
+    quoted = [f'"{name}"' for name in names]
+    return f"key: {' or '.join(quoted)}"
 
 
 def _review_member(ensemble: ModelReview, name: str, version: int, member: ModelReview) -> None:

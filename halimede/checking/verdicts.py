@@ -125,7 +125,7 @@ def _cannot(
     told = len(first) if found[0] in _TOLD_TOGETHER else len(errors) if found[0] is Reason.BACKEND else 1
     if followers and found[0] is not Reason.MEMBER:
         told += len(followers)  # the details have no consequences, so they are not counted
-        if found[0] is Reason.FILE:
+        if found[0] is not Reason.BACKEND:
             text += f", and {_some(_member_names(followers))} cannot serve"
     unique = tuple(dict.fromkeys([*needs, *extra, *(Need("flag", flag) for flag in model.flags)]))
     limits = [_limit(model, problem) for problem in warnings if problem.code != "import"]

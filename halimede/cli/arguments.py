@@ -146,7 +146,8 @@ def add_top(parser: argparse.ArgumentParser) -> None:
         "--metrics-url",
         default="",
         metavar="URL",
-        help="where the server's metrics are (default: port 8002 of the same machine, or /metrics of the HTTP port)",
+        help="where the server's metrics are, with or without /metrics at the end (default: port 8002 of the same "
+        "machine, or /metrics of the HTTP port)",
     )
     parser.add_argument(
         "--interval", type=_interval, default=1.0, metavar="SECONDS", help="between two samples (default 1)"

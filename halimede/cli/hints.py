@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -102,16 +102,27 @@ class _Request:
         return special, varies, sum(each.elements for each in self.inputs), outputs, config.name
 
 
-def hints(configs: Sequence[ModelConfig], clients: Clients) -> list[str]:
-    """The lines for the model whose request is the smallest. None if no model has a request that can be guessed."""
+def hints(
+    configs: Sequence[ModelConfig], clients: Clients, calls_others: Callable[[str], bool] = lambda name: False
+) -> list[str]:
+    """The lines for the model whose request is the smallest. None if no model has a request that can be guessed.
+
+    `calls_others` says whether the code of a model calls other models. Such a model is only shown if there is no other.
+    """
     # With namespaces, several models may have one name, which is then no address.
     names = Counter(config.name for config in configs)
     models = {config.name: config for config in configs if names[config.name] == 1}
     requests = [request for config in models.values() if (request := _request(config, models)) is not None]
+    found: list[list[str]] = []
     for request in sorted(requests, key=lambda each: each.rank):
-        if lines := [line for line in (_curl(request, clients.http), _python(request, clients)) if line]:
+        lines = [line for line in (_curl(request, clients.http), _python(request, clients)) if line]
+        if not lines:
+            continue
+        # What it calls may not be loaded, or may take another input than this one.
+        if not any(calls_others(each.name) for each in _family(request.config, models)):
             return lines
-    return []
+        found.append(lines)
+    return found[0] if found else []
 
 
 # The request.

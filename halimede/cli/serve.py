@@ -11,10 +11,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from itertools import islice
+from pathlib import Path
 
 from halimede import FORM, __version__
 from halimede.backends.registry import packages
@@ -217,7 +219,8 @@ class Server:
             for version in engine.models.ready_versions(record.name)[-1:]
         ]
         http, grpc = ports.open_for_inference()
-        lines = hints(configs, Clients(http, grpc, python=_interpreter(), libraries=_client_libraries()))
+        clients = Clients(http, grpc, python=_interpreter(), libraries=_client_libraries())
+        lines = hints(configs, clients, partial(_calls_others, self._options.model_repositories))
         if lines:
             log_table(log, "\n".join(["", *lines, ""]), "Try it:")
 
@@ -249,6 +252,19 @@ def _for_loads() -> Iterator[None]:
     finally:
         gc.set_threshold(*threshold)
         sys.setswitchinterval(interval)
+
+
+def _calls_others(repositories: Sequence[str], model: str) -> bool:
+    """Whether the code of a model calls other models, as far as it can be seen in files on this machine."""
+    for path in (path for each in repositories for path in Path(each, model).glob("*/*.py")):
+        with suppress(OSError):  # then nothing is known, and the line is only a proposal
+            if _CALL in path.read_bytes():
+                return True
+    return False
+
+
+_CALL = b"InferenceRequest("
+"""In code that calls a model."""
 
 
 def _interpreter() -> str:

@@ -1,6 +1,7 @@
 """`halimede top`: samples a server again and again, until Ctrl-C. Main thread."""
 
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -45,21 +46,30 @@ def _once(order: Top, server: Server, before: Snapshot, snapshot: Snapshot) -> i
     if order.json:
         print(json.dumps(document(server.url, before, snapshot, models), indent=1))
         return 0
-    from rich.console import Console
-
     from halimede.top.screen import screen
 
-    console = Console()
+    console = _console()
     console.print(screen(server.url, snapshot, models, console.width))
     return 0
 
 
-def _watch(order: Top, server: Server, snapshot: Snapshot) -> int:
-    """Shows samples until Ctrl-C. Without a terminal, the tables follow each other."""
+def _console() -> "Console":
     from rich.console import Console
-    from rich.live import Live
+
+    from halimede.top.screen import UNLIMITED
 
     console = Console()
+    # A terminal has a width, and what has none is taken by rich to have 80 columns.
+    if console.is_terminal or os.environ.get("COLUMNS"):
+        return console
+    return Console(width=UNLIMITED)
+
+
+def _watch(order: Top, server: Server, snapshot: Snapshot) -> int:
+    """Shows samples until Ctrl-C. Without a terminal, the tables follow each other."""
+    from rich.live import Live
+
+    console = _console()
     if not console.is_terminal:  # a file or a pipe keeps every table
         return _follow(order, server, snapshot, console, console.print)
     with Live(console=console, screen=True, auto_refresh=False) as live:

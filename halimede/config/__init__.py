@@ -36,7 +36,7 @@ from halimede.config.model_config import (
     WarmupInput,
     WarmupSample,
 )
-from halimede.config.versions import VersionChoice, VersionPolicy, versions_to_load
+from halimede.config.versions import VersionChoice, VersionPolicy, meant_version, version_renames, versions_to_load
 
 __all__ = [
     "LATENCY_TARGET_PARAMETER",
@@ -61,9 +61,11 @@ __all__ = [
     "WarmupInput",
     "WarmupSample",
     "agents_of",
+    "meant_version",
     "read",
     "read_labels",
     "read_override",
+    "version_renames",
     "versions_to_load",
     "with_decoupling",
 ]

@@ -249,5 +249,5 @@ def _check_gpus(group: Message, where: str, gpus: Sequence[int]) -> None:
 
 def _no_gpu(text: str) -> Invalid:
     error = Invalid(text)
-    error.advice = "to serve it on the CPU, start the server with --gpu-fallback=cpu"
+    error.advice = "the flag --gpu-fallback=cpu runs it on the CPU"
     return error

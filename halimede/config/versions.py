@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 
 from halimede.config.message import Message
 from halimede.errors import Invalid
@@ -33,6 +34,9 @@ _NOT_VERSIONS = frozenset({"configs", "initial_state", "warmup"})
 """Directories of a model that hold something else, and get no warning."""
 _LEADING_NUMBER = re.compile(r"\s*\+?(\d+)", re.ASCII)
 _MAX_VERSION = 2**63 - 1
+_MEANT = re.compile(r"(?:v|ver|version|rev|r)?[-_. ]?0*(\d{1,18})", re.ASCII | re.IGNORECASE)
+_MAX_TOLD = 3
+"""Directories that an advice names."""
 
 
 def version_policy_of(message: Message) -> VersionPolicy:
@@ -53,6 +57,7 @@ def versions_to_load(policy: VersionPolicy, names: Iterable[str], model: str) ->
     A name counts by the number that it begins with, like C's `strtol`: `1abc` is version 1. Raises Invalid if no
     version is left (R3).
     """
+    names = sorted(set(names) - _NOT_VERSIONS)
     present, warnings = _present(names)
     if policy.choice is VersionChoice.SPECIFIC:
         chosen = present & set(policy.specific)
@@ -62,13 +67,32 @@ def versions_to_load(policy: VersionPolicy, names: Iterable[str], model: str) ->
     else:
         chosen = present
     if not chosen:
-        raise Invalid(f"at least one version must be available under the version policy of model '{model}'")
+        error = Invalid(f"at least one version must be available under the version policy of model '{model}'")
+        if not present:
+            error.advice = version_renames(names) if names else _NO_DIRECTORY
+        raise error
     return sorted(chosen), warnings
+
+
+def meant_version(name: str) -> str:
+    """The name that a directory should have if `name` is meant to be a version, such as 1 for v1; otherwise empty."""
+    found = _MEANT.fullmatch(name)
+    return found[1] if found is not None and found[1] != name else ""
+
+
+def version_renames(names: Iterable[str]) -> str:
+    """An advice for a model none of whose directories is a version; empty if none of them seems to be meant as one."""
+    meant = {name: better for name in names if (better := meant_version(name))}
+    told = " and ".join(f"'{name}' to '{better}'" for name, better in islice(meant.items(), _MAX_TOLD))
+    return f"rename {told}: the names of version directories are numbers" if told else ""
+
+
+_NO_DIRECTORY = "make a directory '1' in the model's, with the model's files in it; that of an ensemble stays empty"
 
 
 def _present(names: Iterable[str]) -> tuple[set[int], list[str]]:
     present, warnings = set(), []
-    for name in sorted(set(names) - _NOT_VERSIONS):
+    for name in names:
         # No minus sign in the pattern: -1 means "any version" on the wire.
         number = _LEADING_NUMBER.match(name)
         if len(name) > 1 and name.startswith("0"):

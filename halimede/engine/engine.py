@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from time import monotonic_ns
 from typing import TypeVar, cast
@@ -43,7 +43,7 @@ from halimede.models.readiness import ask_all
 from halimede.models.repository import Catalog, FoundModel
 from halimede.models.version import ModelVersion
 from halimede.models.warmup import count_runs
-from halimede.options import LogOptions, ServerOptions
+from halimede.options import LogOptions, ServerOptions, suggestion
 from halimede.platform.cuda import load_driver
 from halimede.platform.gpu_meters import open_gpus
 from halimede.platform.gpus import visible_gpus
@@ -63,6 +63,10 @@ A = TypeVar("A")
 
 LEAST_CLOSE_SECONDS = 1.0
 """Time for the models to close, even if the exit timeout is shorter."""
+MAX_COMPARED = 1000
+"""Names of models that a name is compared with: each takes some microseconds."""
+MAX_NAME = 100
+"""Characters of a name that is compared with others."""
 
 
 class EngineLoop:
@@ -439,6 +443,13 @@ class Engine:
     def serves(self, model: str, version: int) -> bool:
         """Whether the model takes requests, without asking its own `is_ready`."""
         return self._answers.answer(ModelReady(model, version)) is True
+
+    def similar_to(self, model: str) -> str:
+        """A sentence with the nearest name of a model, to append, if there is no such model; else empty."""
+        # With namespaces, several models may have the name.
+        if self.models.keys_of(model):
+            return ""
+        return suggestion(model[:MAX_NAME], [record.name for record in islice(self.models, MAX_COMPARED)])
 
 
 def _environment_directory(options: ServerOptions) -> Path | None:

@@ -257,7 +257,8 @@ class ModelLoads:
         if isinstance(error, Error):
             log.error("failed to load '%s': %s", found.name, error)
             log_advice(found.name, error)
-            reason = f"{error.word}: {error}"
+            # For people who look into the index. A client that asks for the load gets Triton's text alone.
+            reason = f"{error.word}: {error}" + (f"; {error.advice}" if no_usable_version and error.advice else "")
         else:
             log.error("model '%s': unexpected error during its inspection", found.name, exc_info=error)
             reason = "Internal: the model could not be loaded"

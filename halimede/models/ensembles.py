@@ -56,13 +56,15 @@ def check_members(config: ModelConfig, members: Members) -> None:
 
 
 def member_problems(config: ModelConfig, members: Members) -> Iterator[str]:
-    """The texts of all problems, in the order in which Triton would find them."""
+    """The texts of all problems, in the order in which Triton would find them. Steps whose models are not among
+    `members` are not compared."""
     name = config.name
     batching = config.max_batch_size > 0
     tensors: dict[str, _Inferred] = {}
     for spec in (*config.inputs, *config.outputs):
         tensors.setdefault(spec.name, _Inferred(name, batching, spec.datatype, spec.model_dims))
-    for step in steps_of(config):
+    known = [step for step in steps_of(config) if step.model in members]
+    for step in known:
         member = members[step.model]
         # A member without batches (0) takes tensors without a batch dimension: `bind` fits them.
         if 0 < member.max_batch_size < config.max_batch_size:
@@ -71,6 +73,9 @@ def member_problems(config: ModelConfig, members: Members) -> Iterator[str]:
                 f"{step.model} which only allows maximum batch size to be {member.max_batch_size}"
             )
         yield from _step_problems(f"in ensemble {name}, ", step, member, tensors)
+    # A step that is not known may be the decoupled one that the others depend on.
+    if len(known) < len(steps_of(config)):
+        return
     try:
         _check_origins(config, members, tensors)
     except Invalid as error:

@@ -68,6 +68,9 @@ _FIRST = ("req/s", "ms", "waiting", "fail/s", "busy", "batch", "use", "queue", "
 _NAMES, _EACH = 24, 10
 """Characters for the names of the models, and for each column."""
 
+UNLIMITED = 10_000
+"""The width of a file or a pipe, in which a table is as wide as it needs to be."""
+
 
 def _fitting(width: int) -> list[tuple[str, _Cell]]:
     """The columns that fit, in the order of the table."""
@@ -77,9 +80,9 @@ def _fitting(width: int) -> list[tuple[str, _Cell]]:
 
 
 def screen(url: str, snapshot: Snapshot, models: Sequence[ModelRates], width: int, trouble: str = "") -> RenderableType:
-    """The view for a terminal of `width` characters. `trouble` says why there is no newer snapshot."""
+    """The view for `width` characters: the terminal's, or `UNLIMITED`. `trouble` says why there is none newer."""
     columns = _fitting(width)
-    table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, expand=width < UNLIMITED, pad_edge=False)
     table.add_column("model", ratio=1, no_wrap=True, overflow="ellipsis", min_width=8)
     for title, _ in columns:
         table.add_column(title, justify="right", no_wrap=True)
@@ -87,7 +90,9 @@ def screen(url: str, snapshot: Snapshot, models: Sequence[ModelRates], width: in
         table.add_row(Text(f"{model.name}:{model.version}"), *(cell(model) for _, cell in columns))
     parts: list[RenderableType] = [_head(url, snapshot, models), table]
     if not snapshot.has_metrics:
-        parts.append(Text("no metrics found (--metrics-url): no queues, no instances at work", "dim"))
+        parts.append(
+            Text("no metrics found, so no queues and no instances at work; --metrics-url=HOST:PORT says where", "dim")
+        )
     if trouble:
         parts.append(Text(trouble, "bold red"))
     return Group(*parts)

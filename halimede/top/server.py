@@ -16,13 +16,13 @@ METRICS_PORT = 8002
 class Server:
     """A server whose HTTP port is at `url`.
 
-    Its metrics are at `metrics_url`. If that is empty, they are searched at port 8002 of the same machine and at
-    `/metrics` of the HTTP port.
+    Its metrics are at `metrics_url`, which may lack the path. If it is empty, they are searched at port 8002 of the
+    same machine and at `/metrics` of the HTTP port.
     """
 
     def __init__(self, url: str, metrics_url: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._url = with_scheme(url).rstrip("/")
-        self._places = [with_scheme(metrics_url)] if metrics_url else []
+        self._places = [_with_path(with_scheme(metrics_url))] if metrics_url else []
         if not metrics_url:
             host = urllib.parse.urlsplit(self._url).hostname or "localhost"
             # An IPv6 address, which urlsplit returns without its brackets.
@@ -84,3 +84,9 @@ class Server:
 
     def _json(self, path: str) -> Any:
         return fetch_json(self._url, path, LIMIT)
+
+
+def _with_path(url: str) -> str:
+    """The URL of metrics, with `/metrics` if it has no path."""
+    parts = urllib.parse.urlsplit(url)
+    return parts._replace(path="/metrics").geturl() if parts.path in ("", "/") else url

@@ -12,6 +12,7 @@ It knows the server as a `CallPort`. Event-loop thread only; a call needs no tas
 | the worker ends | the inference is cancelled |
 """
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -32,6 +33,10 @@ GUESS_GRACE_SECONDS = 1.0
 works for is a guess, and the call may be answered meanwhile."""
 QUEUED_CHECK_SECONDS = 0.1
 """Seconds between two checks whether queued calls can still be answered."""
+MAX_MISSPELT = 16
+"""Names of models that do not exist for which a worker's log lines propose another."""
+
+log = logging.getLogger(__name__)
 
 
 class CallLoop(Protocol):
@@ -71,6 +76,11 @@ class CallPort(Protocol):
 
     def serves(self, model: str, version: int) -> bool:
         """Whether the model takes requests."""
+        ...
+
+    def similar_to(self, model: str) -> str:
+        """A sentence with the name that was meant, to append, if there is no such model and one is called nearly so;
+        otherwise empty."""
         ...
 
     def is_ready(self, model: str, version: int, done: Callable[[bool], None]) -> None:
@@ -213,6 +223,9 @@ class NoServer:
     def serves(self, model: str, version: int) -> bool:
         return False
 
+    def similar_to(self, model: str) -> str:
+        return ""
+
     def is_ready(self, model: str, version: int, done: Callable[[bool], None]) -> None:
         done(False)
 
@@ -248,6 +261,7 @@ class WorkerCalls:
         self._closed = False
         self._looking = False
         self._looks_later = False
+        self._misspelt: set[str] = set()
 
     @property
     def count(self) -> int:
@@ -322,8 +336,19 @@ class WorkerCalls:
         if isinstance(error, DecoupledModel):
             return refused(model, _DECOUPLED.format(model))
         if not self.port.serves(model, request.version):
+            self._log_misspelt(model)
             return refused(model, f"Failed for execute the inference request. Model '{model}' is not ready.")
         return refused(model, error.message)
+
+    def _log_misspelt(self, model: str) -> None:
+        """The caller gets Triton's text, which does not say that there is no such model. Each name is looked at once,
+        because a client may choose it."""
+        if model in self._misspelt or len(self._misspelt) == MAX_MISSPELT:
+            return
+        self._misspelt.add(model)
+        meant = self.port.similar_to(model)
+        if meant:
+            log.warning("model '%s' calls model '%s', which does not exist%s", self._model, model, meant)
 
     def ended(self, call: ModelCall) -> None:
         self._forget(call)

@@ -83,7 +83,6 @@ def test_further_fields_of_the_configuration() -> None:
         ({"instance_group": []}, "config must not have 'instance_group': use the argument function"),
         ({"response_cash": {}}, "response_cash: Cannot find field."),
         ({"version_policy": {1, 2}}, "the configuration cannot be written as JSON"),
-        ({"inputs": ["x"]}, "inputs and outputs must be lists of halimede.Tensor"),
         ({"inputs": []}, "cannot be called as"),
         ({"inputs": [X, Tensor("z", np.float32, [1])]}, "got an unexpected keyword argument 'z'"),
         ({"inputs": [Tensor("x", np.float32, [0])]}, "model 'm': "),

@@ -152,9 +152,7 @@ FAULTS = (
         "put model.onnx into ",
         files={},
     ),
-    Fault(
-        "leading_zeros", _onnx(), "version", 0, "'001'", "without the zeros", "warning", "", {"001/x": b"", **_MODEL}
-    ),
+    Fault("leading_zeros", _onnx(), "version", 0, "'001'", "rename 001 to 1", "warning", "", {"001/x": b"", **_MODEL}),
     Fault("odd_directory", _onnx(), "version", 0, "'final'", "a number", "warning", "", {"final/x": b"", **_MODEL}),
     Fault(
         "version_not_there",
@@ -333,7 +331,7 @@ FAULTS = (
         "ensemble",
         6,
         "non-existing input IN",
-        "the step's model",
+        'key: "x"',
         files={"1/x": b""},
     ),
     Fault(

@@ -347,7 +347,7 @@ def test_document_has_a_stable_format(tmp_path: Path) -> None:
             }
         ],
         "migration": {
-            "install": ["pip", "install", "halimede[onnx]"],
+            "install": [],
             "directories": [],
             "serve": ["halimede", "serve", f"--model-repository={tmp_path}", "--exit-on-error=false"],
             "served": [],

@@ -1,5 +1,6 @@
 """`halimede check --migrate`: what each model of a repository needs, and the commands."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,21 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return models
 
 
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment without the extra that the models need."""
+    for module in ("backend", "session"):
+        monkeypatch.delitem(sys.modules, f"halimede.backends.onnx.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+
 def migration(repository: Path, *flags: str) -> Migration:
     return Migration(check([str(repository)], ServerOptions()), flags)
 
 
 def test_commands_install_make_and_serve(repository: Path) -> None:
     made = migration(repository, "--backend-config=python,stub-timeout-seconds=9", "--log-verbose=1")
-    assert made.install == ["pip", "install", "halimede[onnx]", "no-such"]
+    assert made.install == ["pip", "install", "no-such"]
     assert made.directories == ["models/pipeline/1"]
     assert made.serve == [
         "halimede",
@@ -46,6 +55,13 @@ def test_commands_install_make_and_serve(repository: Path) -> None:
         "--exit-on-error=false",
     ]
     assert made.served == ["good", "pipeline", "slow", "text"]
+
+
+@pytest.mark.usefixtures("bare")
+def test_extra_is_installed_only_if_it_is_missing(repository: Path) -> None:
+    checked = check([str(repository)], ServerOptions())
+    assert Migration(checked).install == ["pip", "install", "halimede[onnx]", "no-such"]
+    assert "extra onnx;" in migration_text(checked, (), 80)
 
 
 def test_all_that_serves_needs_no_flag(tmp_path: Path) -> None:
@@ -67,15 +83,13 @@ def test_table_has_a_row_for_each_model(repository: Path) -> None:
 _TABLE = """\
 model     backend      verdict          needed
 --------  -----------  ---------------  ----------------------------------------
-detector  onnxruntime  file missing     file 1/model.onnx; extra onnx;
-                                        --gpu-fallback=cpu
+detector  onnxruntime  file missing     file 1/model.onnx; --gpu-fallback=cpu
 engine    tensorrt     no backend here  export the model that the plan was made
                                         of to ONNX (a plan itself cannot be
                                         converted)
-good      onnxruntime  serves           extra onnx;
-                                        --cache-config=local,size=67108864
+good      onnxruntime  serves           --cache-config=local,size=67108864
 pipeline  ensemble     serves after     mkdir 1
-slow      onnxruntime  serves after     extra onnx; --gpu-fallback=cpu
+slow      onnxruntime  serves after     --gpu-fallback=cpu
 text      python       serves after     pip no-such
 whole     ensemble     member missing   member engine
 
@@ -83,7 +97,7 @@ whole     ensemble     member missing   member engine
 Not yet: 1 file missing, 1 no backend here, 1 member missing. `halimede check`
 has each problem with its line.
 
-  pip install 'halimede[onnx]' no-such
+  pip install no-such
   mkdir -p models/pipeline/1
   halimede serve --model-repository=models \\
       --cache-config=local,size=67108864 --gpu-fallback=cpu \\
@@ -131,7 +145,7 @@ def test_path_that_is_no_repository_is_told(tmp_path: Path) -> None:
 def test_document_has_the_verdicts_and_the_commands(repository: Path) -> None:
     made = document(check([str(repository)], ServerOptions()), False, ["--backend-directory=b"])
     assert made["migration"] == {
-        "install": ["pip", "install", "halimede[onnx]", "no-such"],
+        "install": ["pip", "install", "no-such"],
         "directories": ["models/pipeline/1"],
         "serve": [
             *("halimede", "serve", "--model-repository=models", "--backend-directory=b"),

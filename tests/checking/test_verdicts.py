@@ -328,3 +328,36 @@ def test_problem_stays_on_one_line_for_programs(tmp_path: Path) -> None:
 def test_nothing_to_judge(tmp_path: Path) -> None:
     told = text_of(Checked((str(tmp_path),)))
     assert told == "0 errors, 0 warnings, 0 notes; no code of the models was run (--load does)"
+
+
+def test_broken_member_does_not_hide_the_mistakes_of_its_ensemble(tmp_path: Path) -> None:
+    write(tmp_path, "good", _ONNX, model_onnx=identity("FP32", [4]))
+    write(tmp_path, "bad", 'backend: "onnxruntime"')
+    wrong = ensemble("bad", "gone", "good").replace('"y" value: "y"', '"z" value: "y"')
+    write(tmp_path, "pipeline", wrong, keep="")
+    [model] = [each for each in check([str(tmp_path)], ServerOptions()).models if each.name == "pipeline"]
+    assert sorted(problem.code for problem in model.problems) == ["consequence", "ensemble", "ensemble"]
+    texts = " ".join(problem.text for problem in model.problems)
+    assert "ensemble tensor y is mapped from non-existing output z in model good" in texts
+    assert "models that are not available or ambiguous: gone" in texts
+    assert verdict_of(model).text.endswith("model good, and 'bad' cannot serve")
+
+
+def test_wrong_ensemble_does_not_hide_its_broken_member(tmp_path: Path) -> None:
+    write(tmp_path, "good", _ONNX, model_onnx=identity("FP32", [4]))
+    write(tmp_path, "bad", 'backend: "onnxruntime"')
+    wrong = ensemble("bad", "good").replace("TYPE_FP32", "TYPE_INT8").replace('"x" value: "x"', '"x" value: "X"')
+    write(tmp_path, "pipeline", wrong, keep="")
+    [model] = [each for each in check([str(tmp_path)], ServerOptions()).models if each.name == "pipeline"]
+    texts = " ".join(problem.text for problem in model.problems)
+    assert "ensemble tensor 'X'" in texts
+    assert "ensemble tensor y: inconsistent data type: TYPE_INT8" in texts
+    assert "depends on 'bad', which has problems of its own" in texts
+
+
+def test_version_directory_with_a_letter_is_renamed(tmp_path: Path) -> None:
+    write(tmp_path, "m", _ONNX, model_onnx=identity("FP32", [4]))
+    (tmp_path / "m" / "1").rename(tmp_path / "m" / "v1")
+    one = verdict(tmp_path)
+    assert (one.text, one.do[:18]) == ("1/model.onnx is missing", "rename 'v1' to '1'")
+    assert "instead: rename v1 to 1\n" in report(tmp_path)

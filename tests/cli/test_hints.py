@@ -262,6 +262,14 @@ def test_plain_model_is_preferred() -> None:
     assert curl[2].endswith("/v2/models/e/infer")
 
 
+def test_model_that_calls_others_is_shown_only_if_there_is_no_other() -> None:
+    calls, other = config_of(X, name="a"), config_of(X, X, name="b")
+    [curl, _] = hints([calls, other], CLIENTS, lambda name: name == "a")
+    assert "/models/b/" in curl
+    [curl, _] = hints([calls], CLIENTS, lambda name: name == "a")
+    assert "/models/a/" in curl
+
+
 def test_name_of_two_models_is_no_address() -> None:
     assert hints([config_of(X), config_of(X)], CLIENTS) == []
 

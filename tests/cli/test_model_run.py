@@ -286,6 +286,19 @@ def test_model_of_a_runtime_in_the_server(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "OUTPUT0: BYTES [1]\n  ['hello there']\n", "")
 
 
+def test_model_of_a_missing_gpu_runs_with_the_flag_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # also on a machine with a GPU
+    config = 'backend: "identity" input { name: "INPUT0" data_type: TYPE_FP32 dims: 1 }\n'
+    config += 'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 1 } instance_group { kind: KIND_GPU }'
+    folder = write(tmp_path, "echo", config)
+    refused = run(folder, "--input=INPUT0=[1]")
+    assert "the flag --gpu-fallback=cpu runs it on the CPU" in refused.stderr
+    assert "server" not in refused.stderr
+    assert run(folder, "--input=INPUT0=[1]", "--gpu-fallback=cpu").stdout == "OUTPUT0: FP32 [1]\n  [1.]\n"
+
+
 def test_interrupt_ends_an_endless_load(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     os.mkfifo(begun)

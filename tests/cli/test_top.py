@@ -28,6 +28,19 @@ def test_once_prints_one_table(fake: Fake, capsys: pytest.CaptureFixture[str]) -
     assert "no metrics found" in said
 
 
+def test_table_in_a_pipe_has_all_columns(
+    fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["top", fake.url, *PLACE, "--once"]) == 0
+    head, row = (line for line in capsys.readouterr().out.splitlines() if line.startswith((" model", " a b:3")))
+    assert head.split()[-4:] == ["s", "busy", "use", "cache"]
+    assert len(row) < 150
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["top", fake.url, *PLACE, "--once"]) == 0
+    assert "cache" not in capsys.readouterr().out
+
+
 def test_once_with_json_needs_no_library(
     fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

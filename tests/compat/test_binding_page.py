@@ -103,7 +103,8 @@ def server(programs: Path) -> Iterator[Server]:
     local: dict[str, Any] = {
         "http_address": "127.0.0.1",
         "http_port": 0,
-        "allow_grpc": False,
+        "grpc_address": "127.0.0.1",
+        "grpc_port": 0,
         "metrics_port": 0,
         "http_drain_secs": 0,
     }
@@ -150,3 +151,8 @@ def test_stream_of_the_page(server: Server) -> None:
     connection.close()
     numbers = [json.loads(line.removeprefix("data: "))["y"] for line in lines if line]
     assert np.array(numbers).ravel().tolist() == [3, 2, 1]
+
+
+def test_client_of_the_page_reads_both_streams(programs: Path, server: Server) -> None:
+    told = run(programs, "client.py", server.http_url, server.grpc_url)
+    assert told.splitlines() == ["http 3.0 2.0 1.0", "grpc 3.0 2.0 1.0"]

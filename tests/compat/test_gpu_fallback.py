@@ -134,4 +134,4 @@ def test_without_the_flag_the_models_are_refused_and_the_log_names_it(repository
             "Invalid argument: instance group onnx_0 of model onnx has kind KIND_GPU but no GPUs are available"
         )
         assert {each["state"] for each in index} == {"UNAVAILABLE"}
-        serving.until_logged("model 'onnx': to serve it on the CPU, start the server with --gpu-fallback=cpu")
+        serving.until_logged("model 'onnx': the flag --gpu-fallback=cpu runs it on the CPU")

@@ -154,6 +154,23 @@ def test_line_for_a_decoupled_model_of_sequences_uses_grpc(start: Callable[..., 
     assert run(python)[0].count("OUTPUT0") == 2
 
 
+def test_lines_are_for_a_model_that_calls_no_other(start: Callable[..., Serving]) -> None:
+    """The model that another one calls is not loaded."""
+
+    def write(repository: Path) -> None:
+        model(ONE + tensor("INPUT1", "INT32", "[ 1 ]"))(repository)
+        model(ONE)(repository / "aside")
+        caller = (repository / "aside" / "tried").rename(repository / "caller")
+        code = _ECHO.replace(
+            "return [self", "pb_utils.InferenceRequest(model_name='no').exec()\n            return [self"
+        )
+        (caller / "1" / "model.py").write_text(code)
+        (repository / "aside").rmdir()
+
+    for line in lines_of(start(write)):
+        check(line)
+
+
 @pytest.mark.parametrize("flag", ["--http-address=127.0.0.2", "--http-address=::1", "--http-address=localhost"])
 def test_lines_reach_the_address_of_the_server(start: Callable[..., Serving], flag: str) -> None:
     for line in lines_of(start(KINDS["number"], flag)):

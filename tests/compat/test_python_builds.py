@@ -127,8 +127,8 @@ def test_list_that_nothing_names_is_a_hint_when_a_module_is_missing(builder: Bui
     assert "ModuleNotFoundError: No module named 'greeter'" in told
     assert (
         f"The list of packages '{folder}/1/requirements.txt' is not used. To let the server build an environment from "
-        "it, set the model's parameter EXECUTION_ENV_PATH to '$$TRITON_MODEL_DIRECTORY/1/requirements.txt', and start "
-        "the server with '--python-environments=build'."
+        "it, set the model's parameter EXECUTION_ENV_PATH to '$$TRITON_MODEL_DIRECTORY/1/requirements.txt', and give "
+        "the flag '--python-environments=build'."
     ) in told
 
 
@@ -138,9 +138,8 @@ def test_without_the_flag_a_list_is_refused_and_the_text_names_it(tmp_path: Path
     with Serving(tmp_path / "models", tmp_path / "log", "--exit-on-error=false", "--strict-readiness=false") as serving:
         _, index = serving.wait_until_live().ask("/v2/repository/index", b"")
     assert index[0]["reason"] == (
-        f"Internal: The Python environment '{folder}/requirements.txt' is a list of packages. This server builds no "
-        "environments. Start it with '--python-environments=build', which runs an installer, or name a folder or an "
-        "archive."
+        f"Internal: The Python environment '{folder}/requirements.txt' is a list of packages. It is built only with "
+        "the flag '--python-environments=build', which runs an installer. Or name a folder or an archive."
     )
 
 

@@ -167,6 +167,7 @@ def test_models_that_are_broken_do_not_stop_the_others(polled: tuple[Serving, Pa
     (models / "lost" / "config.pbtxt").symlink_to(models / "nothing")
     (models / "circle" / "1" / "round").symlink_to(models / "circle")
     (models / "empty" / "1").rmdir()
+    (models / "empty" / "v1").mkdir()
     (models / "loop").symlink_to(models / "loop")
     serving.until(lambda: states(serving).get("fine") == "READY", "stopped at a broken model")
     wanted = {"circle": "READY", "steady": "READY"}
@@ -175,6 +176,8 @@ def test_models_that_are_broken_do_not_stop_the_others(polled: tuple[Serving, Pa
     assert "failed to open text file for read" in found["unreadable"]
     assert "failed to read text proto from" in found["binary"]
     assert "at least one version must be available" in found["empty"]
+    assert found["empty"].endswith("; rename 'v1' to '1': the names of version directories are numbers")
+    serving.until_logged("model 'empty': rename 'v1' to '1'")
     assert found["lost"] not in ("", "READY")
     for name in ("unreadable", "binary", "lost", "circle", "empty", "fine"):
         shutil.rmtree(models / name)

@@ -67,6 +67,24 @@ def test_no_version_is_an_error(policy: VersionPolicy, names: list[str]) -> None
     assert str(caught.value) == "at least one version must be available under the version policy of model 'm'"
 
 
+@pytest.mark.parametrize(
+    ("names", "advice"),
+    [
+        (["v1"], "rename 'v1' to '1': the names of version directories are numbers"),
+        (["Version_2", "backup", "v-03"], "rename 'Version_2' to '2' and 'v-03' to '3': the names of version "
+         "directories are numbers"),
+        (["01"], "rename '01' to '1': the names of version directories are numbers"),
+        (["backup", "model"], ""),
+        (["warmup"], "make a directory '1' in the model's, with the model's files in it; that of an ensemble stays "
+         "empty"),
+    ],
+)  # fmt: skip
+def test_directories_that_are_meant_as_versions_are_named(names: list[str], advice: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        versions_to_load(ALL, names, "m")
+    assert caught.value.advice == advice
+
+
 @given(names=st.lists(st.text()))
 def test_any_other_names_neither_break_nor_become_versions_below_zero(names: list[str]) -> None:
     versions, _ = versions_to_load(ALL, [*names, "3"], "m")

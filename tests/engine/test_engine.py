@@ -545,3 +545,12 @@ def test_two_engines_in_one_process_do_not_meet(tmp_path: Path) -> None:
             assert await ask(second, port.ServerLive()) is True
 
     run(scenario)
+
+
+def test_name_of_no_model_has_a_similar_one(tmp_path: Path) -> None:
+    async def compare() -> None:
+        async with running(options_for(tmp_path, {"tokenizer": IDENTITY})) as engine:
+            assert engine.similar_to("tokeniser") == ". Did you mean 'tokenizer'?"
+            assert engine.similar_to("tokenizer") == engine.similar_to("other") == ""
+
+    run(compare)

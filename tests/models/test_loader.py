@@ -583,7 +583,7 @@ ON_GPUS = CONFIG + "instance_group { kind: KIND_GPU count: 2 gpus: [ 0, 1 ] }"
 def test_gpus_that_are_not_there_refuse_the_model_and_the_advice_names_the_flag(tmp_path: Path) -> None:
     error = failure(load_model(tmp_path, ON_GPUS, FakeBackend(), LoadOptions(gpus=(0,))))
     assert "specifies invalid or unsupported gpu id 1" in str(error)
-    assert error.advice == "to serve it on the CPU, start the server with --gpu-fallback=cpu"
+    assert error.advice == "the flag --gpu-fallback=cpu runs it on the CPU"
 
 
 def test_model_falls_back_to_the_cpu_before_it_is_described(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -56,7 +56,7 @@ def test_trouble_is_below_the_last_figures() -> None:
 
 
 def test_missing_metrics_are_mentioned() -> None:
-    assert shown(Snapshot(1.0), Snapshot(2.0))[-1].startswith("no metrics found (--metrics-url)")
+    assert shown(Snapshot(1.0), Snapshot(2.0))[-1].startswith("no metrics found, so no queues")
 
 
 def test_narrow_terminal_shows_the_main_columns() -> None:

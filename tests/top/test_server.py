@@ -94,6 +94,7 @@ def test_metrics_are_searched_at_the_http_port_too(fake: Fake, answers: dict[str
 def test_places_where_metrics_are_searched(url: str, places: list[str]) -> None:
     assert Server(url)._places == places
     assert Server(url, "m:1/x")._places == ["http://m:1/x"]
+    assert Server(url, "m:1")._places == Server(url, "http://m:1/")._places == ["http://m:1/metrics"]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ class FakeServer:
         self.refusal: Error | None = None
         self.instances: Sequence[object] = ()
         self.ready = True
+        self.similar = ""
         self.asked: list[tuple[Any, ...]] = []
         self.done: list[Done] = []
         self.metrics = CustomMetrics()
@@ -82,6 +83,9 @@ class FakeServer:
 
     def serves(self, model: str, version: int) -> bool:
         return self.ready
+
+    def similar_to(self, model: str) -> str:
+        return self.similar
 
     def is_ready(self, model: str, version: int, done: Callable[[bool], None]) -> None:
         self.asked.append(("ready", model, version))
@@ -240,6 +244,13 @@ def test_refusal_is_told_in_the_contracts_words(rig: Rig, refusal: Error, ready:
     rig.call()
     assert rig.answers() == [(1, ("INTERNAL", f"Model inner - Error when running inference: {text}"), True)]
     assert rig.calls.count == 0
+
+
+def test_misspelt_model_is_logged_once_with_the_nearest_name(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.server.refusal, rig.server.ready, rig.server.similar = NotFound("no such"), False, ". Did you mean 'winner'?"
+    rig.call(1)
+    rig.call(2)
+    assert caplog.messages == ["model 'm' calls model 'inner', which does not exist. Did you mean 'winner'?"]
 
 
 def test_input_that_is_there_twice_is_refused(rig: Rig) -> None:

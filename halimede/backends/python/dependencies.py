@@ -22,7 +22,7 @@ from halimede.backends.python.modules import (
 from halimede.backends.python.settings import ENVIRONMENT
 from halimede.errors import Cause
 from halimede.workers.host.activation import ACTIVATE, OLDEST
-from halimede.workers.host.environments import MODEL_DIRECTORY
+from halimede.workers.host.environments import MODEL_DIRECTORY, meant
 from halimede.workers.host.package_lists import is_package_list
 
 REQUIREMENTS = "requirements.txt"
@@ -56,9 +56,11 @@ def _resolved(setting: str, model: Path) -> str:
 
 
 def _no_environment(path: Path, setting: str) -> Fault:
+    better = meant(setting)
     return Fault(
         f"the environment '{setting}' does not exist: there is no {path}",
-        instead=f"put the packed environment there; or remove {ENVIRONMENT}, and install what the model imports beside "
+        instead=better
+        or f"put the packed environment there; or remove {ENVIRONMENT}, and install what the model imports beside "
         "halimede",
         cause=Cause.ENVIRONMENT,
     )

@@ -149,8 +149,8 @@ def naming_its_list(error: Internal, setting: str, folder: ModelFolder) -> Inter
                 value = MODEL_DIRECTORY + str(place / name).removeprefix(str(folder.model))
                 return Internal(
                     f"{error.message.rstrip()}\n\nThe list of packages '{place / name}' is not used. To let the server "
-                    f"build an environment from it, set the model's parameter {ENVIRONMENT} to '{value}', and start "
-                    "the server with '--python-environments=build'."
+                    f"build an environment from it, set the model's parameter {ENVIRONMENT} to '{value}', and give "
+                    "the flag '--python-environments=build'."
                 )
     return error
 

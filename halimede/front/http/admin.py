@@ -5,7 +5,7 @@ thread.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -60,9 +60,13 @@ Written = tuple[int, bytes, bytes]
 
 
 class HttpAdmin:
-    """The rows of the route table. `max_input_size` is the limit of JSON (H17)."""
+    """The rows of the route table. `max_input_size` is the limit of JSON (H17). `keys` are those of the restricted
+    categories."""
 
-    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int) -> None:
+    def __init__(
+        self, port: EnginePort, offload: Offload, max_input_size: int, keys: Mapping[str, tuple[str, str]]
+    ) -> None:
+        self._keys = keys
         self._port = port
         self._offload = offload
         self._limit = max_input_size
@@ -84,7 +88,9 @@ class HttpAdmin:
 
     def _of_server(self) -> Iterator[Route]:
         metadata = self._asking(lambda *_: ServerMetadata(), _json(wire.encode_server_metadata))
-        openapi = self._asking(lambda *_: ServerMetadata(), _json(lambda info: describe(info.name, info.version)))
+        openapi = self._asking(
+            lambda *_: ServerMetadata(), _json(lambda info: describe(info.name, info.version, self._keys))
+        )
         yield Route(r"/v2()()", GET, Category.METADATA, metadata)
         yield Route(r"/v2/openapi\.json()()", GET, Category.METADATA, openapi)
         yield Route(r"/v2/health/live()()", GET, Category.HEALTH, self._health(ServerLive()), PLAIN)

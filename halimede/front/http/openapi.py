@@ -3,12 +3,17 @@
 Data and pure functions. Any thread.
 """
 
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
+from halimede.front.access import Category
 from halimede.wire.http import json
 from halimede.wire.http.schemas import SCHEMAS, Schema, ref
+
+NO_KEYS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,23 @@ class Operation:
     wordless: tuple[int, ...] = ()
     needs_body: bool = False
     events: bool = False
+
+    @property
+    def category(self) -> Category:
+        """The group with which it is restricted (H24)."""
+        return Category.MODEL_CONFIG if self.path.endswith("/config") else _CATEGORIES.get(self.tag, Category.METADATA)
+
+
+_CATEGORIES: Final = {
+    "health": Category.HEALTH,
+    "inference": Category.INFERENCE,
+    "statistics": Category.STATISTICS,
+    "repository": Category.MODEL_REPOSITORY,
+    "trace": Category.TRACE,
+    "log": Category.LOGGING,
+    "shared memory": Category.SHARED_MEMORY,
+}
+"""The category of each tag but `metadata`."""
 
 
 _MODEL: Final = "/v2/models/{model}"
@@ -152,22 +174,33 @@ _LENGTH: Final = "Inference-Header-Content-Length"
 _EVENTS: Final = "The data of each event is a {} or an Error, as JSON; nothing follows the last one"
 
 
+def describe(title: str, version: str, keys: Mapping[str, tuple[str, str]] = NO_KEYS) -> bytes:
+    """Returns the document as JSON, for a server with this name and version. `keys` are those of the restricted
+    categories. Their headers are shown, as errors show them, and the values are not."""
+    return _described(title, version, tuple((category, header) for category, (header, _) in sorted(keys.items())))
+
+
 @lru_cache(maxsize=4)
-def describe(title: str, version: str) -> bytes:
-    """Returns the document as JSON, for a server with this name and version."""
+def _described(title: str, version: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    schemes = {name: {"type": "apiKey", "in": "header", "name": header} for name, header in headers}
+    components: dict[str, Any] = {
+        "schemas": {**SCHEMAS, "OpenApi": {"type": "object", "required": ["openapi", "paths"]}},
+    }
     document = {
         "openapi": "3.1.0",
         "info": {"title": f"{title}: inference over HTTP", "version": version},
-        "paths": _paths(),
-        "components": {"schemas": {**SCHEMAS, "OpenApi": {"type": "object", "required": ["openapi", "paths"]}}},
+        "paths": _paths(schemes.keys()),
+        "components": {**components, "securitySchemes": schemes} if schemes else components,
     }
     return json.encode(json.write(document))
 
 
-def _paths() -> dict[str, Any]:
+def _paths(restricted: Container[str]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, _names_in(operation.path))[operation.method] = _operation(operation)
+        if operation.category.value in restricted:
+            paths[operation.path][operation.method]["security"] = [{operation.category.value: []}]
     return paths
 
 

@@ -88,7 +88,7 @@ class HttpPages:
         from halimede.wire.http.docs_page import docs_page
 
         host = _host(exchange)
-        _respond(exchange, lambda: docs_page(describe(server.name, server.version), host))
+        _respond(exchange, lambda: docs_page(describe(server.name, server.version, self._keys), host))
 
     def _ask_all(
         self,

@@ -6,7 +6,7 @@ Reads only the document, and only the part of OpenAPI and JSON schema that ours 
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -31,13 +31,14 @@ def _page(document: bytes) -> bytes:
     read = json.loads(document)
     groups = _groups(read)
     schemas: Mapping[str, Schema] = read["components"]["schemas"]
+    schemes: Mapping[str, Schema] = read["components"].get("securitySchemes", {})
     links = [(f"#{_anchor(tag)}", tag.capitalize()) for tag in groups]
     links = [*links, ("#schemas", "Schemas"), ("/v2/openapi.json", "openapi.json"), ("/", "Start page")]
     sections = (
         element(
             "section",
             element("h2", tag.capitalize(), id=_anchor(tag)),
-            *(_operation(*each, schemas) for each in operations),
+            *(_operation(*each, schemas, schemes) for each in operations),
         )
         for tag, operations in groups.items()
     )
@@ -71,20 +72,27 @@ def _anchor(text: str) -> str:
 
 
 def _operation(
-    path: str, method: str, operation: Schema, parameters: list[Schema], schemas: Mapping[str, Schema]
+    path: str,
+    method: str,
+    operation: Schema,
+    parameters: list[Schema],
+    schemas: Mapping[str, Schema],
+    schemes: Mapping[str, Schema],
 ) -> Html:
+    keys = [schemes[name]["name"] for each in operation.get("security", ()) for name in each]
     summary = element(
         "summary",
         element("span", method.upper(), class_=f"method {method}"),
         element("code", path),
-        element("span", operation["summary"], class_="dim"),
+        element("span", f"{operation['summary']}{' (needs a key)' if keys else ''}", class_="dim"),
     )
     content = [
+        *(element("p", "Restricted: it needs the header ", element("code", key), " with the key.") for key in keys),
         *_parameters(parameters),
         *_body(operation.get("requestBody")),
         *_responses(operation["responses"]),
         element("h4", "Example"),
-        element("pre", element("code", _curl(path, method, operation, schemas))),
+        element("pre", element("code", _curl(path, method, operation, schemas, keys))),
     ]
     return element("details", summary, element("div", *content), id=_anchor(f"{method} {path}"))
 
@@ -138,7 +146,7 @@ def _content(content: Schema) -> Iterator[str]:
 # Examples.
 
 
-def _curl(path: str, method: str, operation: Schema, schemas: Mapping[str, Schema]) -> str:
+def _curl(path: str, method: str, operation: Schema, schemas: Mapping[str, Schema], keys: Sequence[str]) -> str:
     """A command for a shell. Names in capital letters stand for the reader's own."""
     done = operation["responses"]["200"].get("content", {})
     # Without a body the status is the answer.
@@ -147,6 +155,7 @@ def _curl(path: str, method: str, operation: Schema, schemas: Mapping[str, Schem
     if method == "post" and sent is None:
         words.append("-X POST")
     words.append(f"http://{_HERE}" + _PARAMETER.sub(lambda name: _EXAMPLES.get(name[1], name[1].upper()), path))
+    words += [f"-H {shlex.quote(f'{key}: KEY')}" for key in keys]
     if sent is not None:
         words.append(f"-d {shlex.quote(json.dumps(sent))}")
     return " ".join(words)

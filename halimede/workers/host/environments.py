@@ -34,6 +34,7 @@ _RELOCATE = "bin/conda-unpack"
 _RELOCATION_LIMIT = 600.0
 _CLOSE_LIMIT = 10.0
 _CHUNK = 1 << 20
+_NEAR = 0.7
 
 
 class Environments:
@@ -67,7 +68,7 @@ class Environments:
         Raises Internal if there is no such environment or it cannot be used, Unavailable if the server exits.
         """
         text = str(model) + setting[len(MODEL_DIRECTORY) :] if setting.startswith(MODEL_DIRECTORY) else setting
-        path = _resolved(text)
+        path = _resolved(text, setting)
         kind = path.stat().st_mode
         # The name that was given counts: the file behind a link may have any other.
         if S_ISREG(kind) and is_package_list(text):
@@ -102,8 +103,8 @@ class Environments:
     def _of_list(self, file: Path, unwanted: Unwanted) -> Interpreter:
         if self._builds is None:
             raise Internal(
-                f"The Python environment '{file}' is a list of packages. This server builds no environments. Start it "
-                "with '--python-environments=build', which runs an installer, or name a folder or an archive."
+                f"The Python environment '{file}' is a list of packages. It is built only with the "
+                "flag '--python-environments=build', which runs an installer. Or name a folder or an archive."
             )
         folder = self._builds.folder(file, unwanted)
         return activate(folder, str(folder), self._variables, self._programs.run)
@@ -177,12 +178,28 @@ class Environments:
             raise BadArchive(f"{_RELOCATE} failed, {ended.why()}")
 
 
-def _resolved(text: str) -> Path:
+def meant(setting: str) -> str:
+    """What a value of EXECUTION_ENV_PATH should have been, if it begins with a name that is nearly the one of the
+    model's folder; otherwise empty."""
+    if not setting.startswith("$"):
+        return ""
+    from difflib import SequenceMatcher  # only after a mistake
+
+    start, slash, rest = setting.partition("/")
+    wanted = MODEL_DIRECTORY.strip("$")
+    is_near = start != MODEL_DIRECTORY and SequenceMatcher(None, start.strip("${}()"), wanted).ratio() > _NEAR
+    return f"{MODEL_DIRECTORY}{slash}{rest}" if is_near else ""
+
+
+def _resolved(text: str, setting: str) -> Path:
     """The absolute path. Relative ones begin at the server's working directory. Raises Internal."""
     try:
         return Path(text).resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle; ValueError: a null byte
-        raise Internal(f"Failed to get the canonical path for {text}.") from error
+        missing = Internal(f"Failed to get the canonical path for {text}.")
+        if better := meant(setting):
+            missing.advice = f"EXECUTION_ENV_PATH is '{setting}'. Did you mean '{better}'?"
+        raise missing from error
 
 
 def _cannot_be_unpacked(archive: Path, error: Exception) -> Internal:

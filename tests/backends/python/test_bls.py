@@ -96,6 +96,9 @@ class OtherModels:
     def serves(self, model: str, version: int) -> bool:
         return model == "twice"
 
+    def similar_to(self, model: str) -> str:
+        return ""
+
     def is_ready(self, model: str, version: int, done: Callable[[bool], None]) -> None:
         done(model == "twice")
 

@@ -96,6 +96,12 @@ def test_missing_environment_is_the_only_fault(tmp_path: Path) -> None:
     assert fault.severity is Severity.ERROR
 
 
+@pytest.mark.parametrize("name", ["$$TRITON_MODEL_DIR", "$TRITON_MODEL_DIRECTORY", "$$TRITON_MODEL_DIRECTOY"])
+def test_misspelt_name_of_the_folder_is_corrected(tmp_path: Path, name: str) -> None:
+    [fault] = faults(tmp_path, "import no_such", f"{name}/env.tar.gz")
+    assert fault.instead == _ENVIRONMENT
+
+
 def test_modules_of_the_environment_count(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     archive(write(tmp_path / "made"), tmp_path / "m" / "env.tar.gz")

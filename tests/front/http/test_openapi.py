@@ -64,6 +64,20 @@ def test_every_route_is_described_with_its_methods_and_nothing_else_is() -> None
     assert described == served
 
 
+def test_every_operation_has_the_category_of_its_route() -> None:
+    served = {path: route.category for route in Rig().front.routes for path in expanded(route.pattern)}
+    assert {re.sub(r"\{\w+\}", "{}", each.path): each.category for each in OPERATIONS} == served
+
+
+def test_restricted_operations_need_a_key() -> None:
+    read = json.loads(describe("triton", "1", {"inference": ("the-key", "secret")}))
+    assert read["components"]["securitySchemes"] == {"inference": {"type": "apiKey", "in": "header", "name": "the-key"}}
+    assert read["paths"]["/v2/models/{model}/infer"]["post"]["security"] == [{"inference": []}]
+    assert "security" not in read["paths"]["/v2"]["get"]
+    assert "secret" not in json.dumps(read)
+    assert "security" not in json.dumps(document())
+
+
 def operations() -> Iterator[tuple[str, str]]:
     for path, members in document()["paths"].items():
         yield from ((path, method) for method in members if method != "parameters")

@@ -39,6 +39,15 @@ def test_operation_is_shown_with_parameters_and_responses() -> None:
     assert not {"img", "script"} & set(page.elements)
 
 
+def test_restricted_operation_shows_its_header() -> None:
+    read = json.loads(document({"security": [{"inference": []}]}))
+    read["components"]["securitySchemes"] = {"inference": {"type": "apiKey", "in": "header", "name": "the-key"}}
+    page = docs_page(json.dumps(read).encode(), "h")
+    assert "What it does (needs a key)" in Reader(page.decode()).text
+    assert example(page) == ["curl", "-i", "http://h/v2/MODEL", "-H", "the-key: KEY"]
+    assert "needs a key" not in Reader(docs_page(document({}), "h").decode()).text
+
+
 def test_operation_without_a_body_shows_its_status() -> None:
     assert example(docs_page(document({}), "[::1]:8000")) == ["curl", "-i", "http://[::1]:8000/v2/MODEL"]
     assert example(docs_page(document({}, "post"), "h")) == ["curl", "-i", "-X", "POST", "http://h/v2/MODEL"]

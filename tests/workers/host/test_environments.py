@@ -87,6 +87,19 @@ def test_path_that_does_not_exist_is_refused_as_the_real_server_does(
     assert refusal(found, setting) == f"Failed to get the canonical path for {path}."
 
 
+def test_misspelt_name_of_the_folder_has_advice_for_the_log(found: Environments) -> None:
+    def advice(setting: str) -> str:
+        with pytest.raises(Internal) as raised:
+            found.interpreter(setting, Path("/models/m"))
+        return raised.value.advice
+
+    assert advice("$$TRITON_MODEL_DIR/env") == (
+        "EXECUTION_ENV_PATH is '$$TRITON_MODEL_DIR/env'. Did you mean '$$TRITON_MODEL_DIRECTORY/env'?"
+    )
+    assert advice("${TRITON_MODEL_DIRECTORY}/env").endswith("'$$TRITON_MODEL_DIRECTORY/env'?")
+    assert advice("$HOME/env") == advice("$$TRITON_MODEL_DIRECTORY/env") == ""
+
+
 def test_links_in_a_circle_are_refused(found: Environments, tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
@@ -314,8 +327,8 @@ def test_list_of_packages_is_refused_unless_the_server_builds(found: Environment
     file = tmp_path / "requirements.txt"
     file.write_text("idna\n")
     assert refusal(found, "$$TRITON_MODEL_DIRECTORY/requirements.txt", tmp_path) == (
-        f"The Python environment '{file}' is a list of packages. This server builds no environments. Start it with "
-        "'--python-environments=build', which runs an installer, or name a folder or an archive."
+        f"The Python environment '{file}' is a list of packages. It is built only with the flag "
+        "'--python-environments=build', which runs an installer. Or name a folder or an archive."
     )
 
 
