@@ -142,8 +142,8 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 class FieldReader:
-    """Reads the fields of a message and of the messages within it, at most `most` of them. Any message of protobuf, but
-    without groups. Lets other threads run while it reads."""
+    """Reads the fields of a message and of the messages within it, at most `most` of them. Lets other threads run while
+    it reads."""
 
     FIELDS_PER_TURN: Final = 512
     """Fields between two moments at which other threads may run."""
@@ -155,9 +155,11 @@ class FieldReader:
         self._text = text
 
     def fields(self, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yields where each field begins, its tag, and where its contents start and stop. Raises IndexError for a
-        malformed message, and Invalid for one with too many fields."""
+        """Yields where each field begins, its tag, and where its contents start and stop. Leaves out groups, which are
+        fields that the protocol does not have. Raises IndexError for a malformed message, and Invalid for one with too
+        many fields."""
         view = self._view
+        groups: list[int] = []
         while at < end:
             self._left -= 1
             if self._left < 0:
@@ -171,10 +173,22 @@ class FieldReader:
             # A tag has 32 bits in at most five bytes, and no field has the number 0.
             if tag < 8 or tag >> 32 or at - begin > 5:
                 raise IndexError
+            if tag & 7 == _GROUP_START:
+                groups.append(tag >> 3)
+                if len(groups) > MAX_GROUP_DEPTH:
+                    raise IndexError
+                continue
+            if tag & 7 == _GROUP_END:
+                if not groups or groups.pop() != tag >> 3:
+                    raise IndexError
+                continue
             start, at = self._contents(tag & 7, at)
             if at > end:
                 raise IndexError
-            yield begin, tag, start, at
+            if not groups:
+                yield begin, tag, start, at
+        if groups:
+            raise IndexError
 
     def _contents(self, wire_type: int, at: int) -> tuple[int, int]:
         """Returns where the contents at `at` start and stop."""
@@ -187,6 +201,13 @@ class FieldReader:
             return at, at + _FIXED_SIZES[wire_type]
         raise IndexError
 
+
+_GROUP_START: Final = 3
+_GROUP_END: Final = 4
+"""The wire types at both ends of a group."""
+
+MAX_GROUP_DEPTH: Final = 100
+"""Groups within groups. Protobuf has the same limit."""
 
 _FIXED_SIZES = {1: 8, 5: 4}
 """The sizes of the wire types of fixed size."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
@@ -190,7 +190,20 @@ def test_malformed_message(data: bytes) -> None:
     assert caught.value.message == "Unable to parse request"
 
 
+@pytest.mark.parametrize("group", [b"ST", b"S[\x0a\x01x\x5cT", b"S" * 100 + b"T" * 100])
+def test_unknown_group_is_left_out(group: bytes) -> None:
+    data = message(tensor("I", "INT32", (1,)), raws=(b"abcd",)) + b"\x08\x00" + group
+    _, request = parsed(data)
+    assert bytes(request.inputs["I"].memory.host()) == b"abcd"
+
+
+@pytest.mark.parametrize("group", [b"S", b"T", b"S\x5c", b"S[T\x5c", b"S" * 101 + b"T" * 101])
+def test_group_that_does_not_end_is_malformed(group: bytes) -> None:
+    assert refusal(b"\x08\x00" + group).message == "Unable to parse request"
+
+
 @given(st.binary(max_size=60), st.integers(0, 80), st.integers(0, 255))
+@example(b"\x08\x00ST", 1, 1)
 def test_message_damaged_is_parsed_or_refused(extra: bytes, at: int, byte: int) -> None:
     data = bytearray(message(tensor(), raws=(PAIR,), outputs=("OUT",), id="x", parameters={"a": ("int64_param", 1)}))
     data[min(at, len(data) - 1)] = byte

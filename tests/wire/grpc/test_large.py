@@ -87,7 +87,7 @@ def test_raw_contents_parameters_and_outputs_are_those_that_protobuf_reads() -> 
         b"\x2a\x7f\x0a",
         b"\x2a",
         b"\x2a\x03\x2a\x05\x01",
-        b"\x0b\x0c",
+        b"\x0b",
         b"\x2a\x02\x0a\x05",
         # A varint without an end, one of eleven bytes, and a float of three bytes.
         *(
