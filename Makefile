@@ -16,7 +16,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-azure unit check format conformance rows bench soak profile demo protocol clean
+.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-azure test-gpu unit check format conformance rows bench soak profile demo protocol clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -50,6 +50,10 @@ test-torch: $(VENV)/.dev $(FRAMEWORKS)/.ready ## test Python models with torch a
 test-azure: $(VENV)/.dev $(AZURITE)/.ready ## test models in an emulator of Azure Blob Storage (needs npm, downloads 190 MB)
 	HALIMEDE_AZURITE=$(abspath $(AZURITE))/node_modules/.bin/azurite-blob \
 	  $(BIN)/python -m pytest -m azure tests/compat/test_azure.py
+
+test-gpu: $(VENV)/.dev ## test CUDA shared memory, placement and metrics on a machine with an NVIDIA GPU
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[gpu]' 'tritonclient[cuda]'
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 unit: $(VENV)/.dev ## run the tests that need no server, no demo and no other program
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
