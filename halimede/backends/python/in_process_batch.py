@@ -233,6 +233,8 @@ def _bytes_to_keep(tensor: ModelTensor) -> Any:
     again: an array that the model can still reach is copied."""
     if tensor._view is not None:
         return tensor._view
+    if not tensor.is_cpu():  # its payload is a copy already
+        return tensor.payload()
     shared = _is_shared(tensor)
     payload = tensor.payload()
     return payload.copy() if shared and isinstance(payload, np.ndarray) else payload

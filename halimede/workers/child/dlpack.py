@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-_NAME = b"dltensor"
+NAME = b"dltensor"
+"""The name of a capsule that nobody has taken."""
 _SIGNED, _UNSIGNED, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
 _SIZES = {
     _SIGNED: (8, 16, 32, 64),
@@ -25,10 +26,12 @@ _REACHABLE = (1, 3)
 """Device types whose memory the processor can read: its own, and memory pinned by CUDA."""
 
 CPU = (1, 0)
+CUDA = 2
+"""The device type of memory on an NVIDIA GPU."""
 
 
-class _DLTensor(ctypes.Structure):
-    """The first fields of `DLManagedTensor` in dlpack.h."""
+class DLTensor(ctypes.Structure):
+    """`DLTensor` of dlpack.h, which is also the beginning of `DLManagedTensor`. Strides are in elements."""
 
     _fields_ = [
         ("data", ctypes.c_void_p),
@@ -38,11 +41,14 @@ class _DLTensor(ctypes.Structure):
         ("code", ctypes.c_uint8),
         ("bits", ctypes.c_uint8),
         ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
     ]
 
 
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
@@ -83,19 +89,23 @@ def _writable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _named(array: np.ndarray[Any, Any], code: int) -> Any:
     capsule = array.__dlpack__()
-    _DLTensor.from_address(_pointer(capsule, _NAME)).code = code
+    DLTensor.from_address(pointer_of(capsule, NAME)).code = code
     return capsule
 
 
-def taken(tensor: Any) -> tuple[np.ndarray[Any, Any], bool]:
-    """The memory of a capsule, or of an object that makes one, as an array without a copy, perhaps read-only; and
-    whether its elements, then unsigned integers, are BF16. Raises NotTaken, and what the object raises."""
-    capsule = tensor if type(tensor).__name__ == "PyCapsule" else tensor.__dlpack__()
-    if not _is_valid(capsule, _NAME):
+def device_type(capsule: Any) -> int:
+    """The kind of device that the capsule's memory is on. Raises NotTaken."""
+    if not is_valid(capsule, NAME):
         raise NotTaken("The DLPack capsule is none, or was used before.")
-    head = _DLTensor.from_address(_pointer(capsule, _NAME))
-    if head.device_type not in _REACHABLE:
-        raise NotTaken(f"DLDevice type {head.device_type} is not support by Python backend.")
+    return int(DLTensor.from_address(pointer_of(capsule, NAME)).device_type)
+
+
+def taken(capsule: Any) -> tuple[np.ndarray[Any, Any], bool]:
+    """The memory of a capsule as an array without a copy, perhaps read-only; and whether its elements, then unsigned
+    integers, are BF16. Raises NotTaken."""
+    if device_type(capsule) not in _REACHABLE:
+        raise NotTaken(f"DLDevice type {device_type(capsule)} is not support by Python backend.")
+    head = DLTensor.from_address(pointer_of(capsule, NAME))
     code = head.code
     if head.bits not in _SIZES.get(code, ()) or head.lanes != 1:
         raise NotTaken("Dtype is invalid.")

@@ -36,7 +36,7 @@ NUMPY_TYPES = {
 """Datatype number of the protocol to numpy's type (P23)."""
 
 _DTYPES = {number: np.dtype(kind) for number, kind in NUMPY_TYPES.items()}
-_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
+NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _UINT8 = np.dtype(np.uint8)
 _LENGTH = struct.Struct("<I")
 _COPIED = 1 << 10
@@ -193,7 +193,7 @@ class Tensor:
             name = _checked_name(name, array)
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
-        number = _NUMBERS.get(array.dtype)
+        number = NUMBERS.get(array.dtype)
         if number is None:
             if array.dtype.kind not in "SU":
                 raise TritonModelException("NumPy dtype is not supported.")
@@ -276,8 +276,8 @@ class Tensor:
     @staticmethod
     @native(f"(self: str, arg0: object) -> {MODULE}.Tensor")
     def from_dlpack(name: str, tensor: Any, /) -> Tensor:
-        """A copy of the memory of a DLPack capsule, or of an object that makes one. Raises TritonModelException, and
-        what the object raises."""
+        """A copy of the memory of a DLPack capsule, or of an object that makes one. Memory on a GPU is not copied.
+        Raises TritonModelException, and what the object raises."""
         name = text(name)
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
@@ -289,8 +289,13 @@ class Tensor:
             )
         from . import dlpack
 
+        capsule = tensor if is_capsule else tensor.__dlpack__()
         try:
-            array, is_bf16 = dlpack.taken(tensor)
+            if dlpack.device_type(capsule) == dlpack.CUDA:
+                from .device_tensors import DeviceTensor
+
+                return DeviceTensor.taken(name, capsule)
+            array, is_bf16 = dlpack.taken(capsule)
         except dlpack.NotTaken as error:
             raise TritonModelException(str(error)) from None
         if not array.flags.c_contiguous:
