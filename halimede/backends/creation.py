@@ -39,9 +39,14 @@ def create_in_this_process(traits: Traits, context: BackendContext) -> Backend:
         own = traits.module.partition(".")[0]
         if not traits.extra or (error.name or "").partition(".")[0] == own:
             raise
-        missing = Unavailable(
-            f"backend '{traits.name}' cannot be used ({error}); it is installed by: "
-            f"pip install '{traits.distribution}[{traits.extra}]'"
-        )
-        raise missing.blaming(Cause.ENVIRONMENT) from error
+        raise missing_runtime(traits, error) from error
     return cast(Backend, create(context))
+
+
+def missing_runtime(traits: Traits, error: ImportError) -> Unavailable:
+    """The error for a runtime that is not installed, with the command that installs it."""
+    missing = Unavailable(
+        f"backend '{traits.name}' cannot be used ({error}); it is installed by: "
+        f"pip install '{traits.distribution}[{traits.extra}]'"
+    )
+    return missing.blaming(Cause.ENVIRONMENT)

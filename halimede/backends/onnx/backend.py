@@ -29,8 +29,8 @@ from halimede.backends.api import (
     ModelFolder,
     Severity,
 )
+from halimede.backends.checks import check, problems, scalars
 from halimede.backends.onnx import TRAITS
-from halimede.backends.onnx.checks import check, problems, scalars
 from halimede.backends.onnx.extras import NONE, Extras, extras_of, level_and_extras_of
 from halimede.backends.onnx.instance import Array, OnnxInstance, Run
 from halimede.backends.onnx.session import (

@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from halimede.backends.api import Arrays, Batch, BatchedRequest, Responses
 from halimede.backends.onnx.errors import translated
+from halimede.backends.texts import wrong_rows
 from halimede.config.model_config import ModelConfig
-from halimede.errors import Internal, Invalid
-from halimede.tensors import BYTES, shape_text
+from halimede.errors import Invalid
+from halimede.tensors import BYTES
 
 Array = npt.NDArray[Any]
 Run = Callable[[list[str], Arrays, Any], Sequence[Array]]
@@ -72,10 +73,7 @@ class OnnxInstance:
             if name in self._by_rows:
                 shape = value.shape
                 if not shape or shape[0] != rows:
-                    raise Internal(
-                        f"model '{self._model}', output '{name}': the model returned shape {shape_text(shape)} for a "
-                        f"batch of {rows}, expecting the first dimension to be the batch size"
-                    )
+                    raise wrong_rows(self._model, name, shape, rows)
         return outputs
 
     def _decode_texts(self, arrays: Arrays) -> str:

@@ -8,14 +8,11 @@ import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
-_View = memoryview | mmap.mmap
-_Range = tuple[int, int]
+from halimede.backends.wire_format import View, find, text
 
 # Field numbers of onnx.proto: ModelProto.graph, GraphProto.input/output, ValueInfoProto.name/type,
 # TypeProto.tensor_type, TypeProto.Tensor.shape.
 _GRAPH, _INPUT, _OUTPUT, _NAME, _TYPE, _TENSOR, _SHAPE = 7, 11, 12, 1, 2, 1, 2
-_FIXED = {1: 8, 5: 4}
-"""Bytes of a field by its wire type."""
 
 
 def unknown_ranks(path: Path) -> frozenset[str]:
@@ -28,42 +25,9 @@ def unknown_ranks(path: Path) -> frozenset[str]:
             return frozenset()
 
 
-def _shapeless(view: _View) -> Iterator[str]:
-    for graph in _find(view, (0, len(view)), _GRAPH):
-        for value in _find(view, graph, _INPUT, _OUTPUT):
-            tensors = [t for kind in _find(view, value, _TYPE) for t in _find(view, kind, _TENSOR)]
-            if tensors and not any(True for t in tensors for _ in _find(view, t, _SHAPE)):
-                yield from (bytes(view[a:b]).decode() for a, b in _find(view, value, _NAME))
-
-
-def _find(view: _View, within: _Range, *numbers: int) -> Iterator[_Range]:
-    """Where the length-delimited fields with one of the numbers lie. Raises ValueError or IndexError for bytes that are
-    no message."""
-    at, end = within
-    while at < end:
-        tag, at = _varint(view, at)
-        wire = tag & 7
-        if wire == 2:
-            size, at = _varint(view, at)
-            if at + size > end:
-                raise ValueError("field reaches beyond its message")
-            if tag >> 3 in numbers:
-                yield at, at + size
-            at += size
-        elif wire == 0:
-            _, at = _varint(view, at)
-        elif wire in _FIXED:
-            at += _FIXED[wire]
-        else:
-            raise ValueError(f"wire type {wire}")
-
-
-def _varint(view: _View, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = view[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
+def _shapeless(view: View) -> Iterator[str]:
+    for graph in find(view, (0, len(view)), _GRAPH):
+        for value in find(view, graph, _INPUT, _OUTPUT):
+            tensors = [t for kind in find(view, value, _TYPE) for t in find(view, kind, _TENSOR)]
+            if tensors and not any(True for t in tensors for _ in find(view, t, _SHAPE)):
+                yield from (text(view, place) for place in find(view, value, _NAME))

@@ -1,12 +1,13 @@
-"""Does a configuration fit the ONNX model that it names? The checks of contract R74, in their words.
+"""Does a configuration fit what a model file declares? The checks of contract R74, in their words.
 
-Compares two plain descriptions and knows nothing of ONNX Runtime. Pure, any thread.
+Compares two plain descriptions and knows nothing of a runtime. Pure, any thread.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from halimede.backends.texts import unexpected_tensor, wrong_input_count, wrong_shape
 from halimede.config.model_config import DescribedTensor, Description, ModelConfig, TensorSpec
 from halimede.errors import Invalid
 from halimede.tensors import DataType, Shape, shape_text
@@ -73,9 +74,7 @@ def _check_input_count(config: ModelConfig, model: Description) -> None:
     least = sum(not tensor.optional for tensor in model.inputs)
     if not least <= expected <= len(model.inputs):
         provided = least if expected < least else len(model.inputs)
-        raise Invalid(
-            f"unable to load model '{config.name}', configuration expects {expected} inputs, model provides {provided}"
-        )
+        raise wrong_input_count(config.name, expected, provided)
 
 
 def _check_tensor(
@@ -83,8 +82,7 @@ def _check_tensor(
 ) -> DescribedTensor:
     tensor = next((t for t in tensors if t.name == spec.name), None)
     if tensor is None:
-        allowed = ", ".join(sorted(t.name for t in tensors))
-        raise Invalid(f"unexpected inference {word} '{spec.name}', allowed {word}s are: {allowed}")
+        raise unexpected_tensor(word, spec.name, (t.name for t in tensors))
     if tensor.datatype is not spec.datatype:
         raise Invalid(
             f"unable to load model '{config.name}', configuration expects datatype {spec.datatype.config_name} for "
@@ -125,11 +123,11 @@ def _check_shape(config: ModelConfig, spec: TensorSpec, shape: Shape | None, exa
     if not shape and not config.max_batch_size:
         _check_scalar(config, spec)
         return
-    where = f"model '{config.name}', tensor '{spec.name}'"
     if config.max_batch_size > 0 and shape[:1] != (-1,):
         raise Invalid(
-            f"{where}: for the model to support batching the shape should have at least 1 dimension and the first "
-            f"dimension must be -1; but shape expected by the model is {shape_text(shape)}"
+            f"model '{config.name}', tensor '{spec.name}': for the model to support batching the shape should have at "
+            "least 1 dimension and the first dimension must be -1; but shape expected by the model is "
+            f"{shape_text(shape)}"
         )
     full = (-1, *spec.model_dims) if config.max_batch_size > 0 else spec.model_dims
     fits = len(full) == len(shape) and all(
@@ -137,16 +135,7 @@ def _check_shape(config: ModelConfig, spec: TensorSpec, shape: Shape | None, exa
     )
     if fits:
         return
-    told = f"(shape {shape_text(full)})"
-    if config.max_batch_size > 0:
-        told = (
-            "(an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making "
-            f"complete shape {shape_text(full)})"
-        )
-    raise Invalid(
-        f"{where}: the model expects {len(shape)} dimensions (shape {shape_text(shape)}) but the model configuration "
-        f"specifies {len(full)} dimensions {told}"
-    )
+    raise wrong_shape(config.name, spec.name, shape, full, config.max_batch_size > 0)
 
 
 def _check_scalar(config: ModelConfig, spec: TensorSpec) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from halimede.backends.onnx.checks import check, problems
+from halimede.backends.checks import check, problems
 from halimede.config.model_config import DescribedTensor, Description, ModelConfig, TensorSpec
 from halimede.config.sequencing import Control, ControlKind, DirectStrategy, SequenceBatching
 from halimede.config.states import StateSpec
