@@ -16,7 +16,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-azure test-gpu unit check format conformance rows bench soak profile demo protocol clean
+.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-openvino test-azure test-gpu unit check format conformance rows bench soak profile demo protocol clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -46,6 +46,9 @@ test-wheel: $(VENV)/.dev ## test a wheel with compiled modules, built from the l
 
 test-torch: $(VENV)/.dev $(FRAMEWORKS)/.ready ## test Python models with torch and jax (downloads more than a gigabyte)
 	HALIMEDE_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(BIN)/python -m pytest tests/conformance/with_frameworks.py
+
+test-openvino: $(VENV)/.openvino ## test models of OpenVINO (downloads 60 MB)
+	$(BIN)/python -m pytest $(SERVERS) tests/formats/with_openvino*.py
 
 test-azure: $(VENV)/.dev $(AZURITE)/.ready ## test models in an emulator of Azure Blob Storage (needs npm, downloads 190 MB)
 	HALIMEDE_AZURITE=$(abspath $(AZURITE))/node_modules/.bin/azurite-blob \
@@ -113,6 +116,11 @@ $(VENV)/.dev: $(VENV)/.demo
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "Installing the tools for plots and profiles ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
+$(VENV)/.openvino: $(VENV)/.dev
+	@echo "Installing OpenVINO ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[openvino]'
 	@touch $@
 
 # Both servers load these packages. numpy is left out, because each server has its own version.

@@ -92,6 +92,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "httptools": "transport.http1.reader",
             "uvloop": "platform.loops",
             "onnxruntime": "backends.onnx",
+            "openvino": "backends.openvino",
             "google": "config wire protocol checking.text",
             "orjson": "wire config backends",
             "rapidjson": "wire config",

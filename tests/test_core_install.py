@@ -18,6 +18,7 @@ EXTRAS = (
     "onnx",
     "onnxruntime",
     "opentelemetry",
+    "openvino",
     "PIL",
     "pynvml",
     "re2",
@@ -35,6 +36,10 @@ CLIENTS = {"grpcio", "tritonclient"}
 FOR_AN_EXTRA = {
     "halimede.backends.onnx.backend": "onnx",
     "halimede.backends.onnx.session": "onnx",
+    "halimede.backends.openvino.backend": "openvino",
+    "halimede.backends.openvino.instance": "openvino",
+    "halimede.backends.openvino.model": "openvino",
+    "halimede.backends.openvino.states": "openvino",
     "halimede.cache.redis_tls": "redis",
     "halimede.cli.completion": "completion",
     "halimede.devtools.graph_svg": "graph",

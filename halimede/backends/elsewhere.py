@@ -22,11 +22,6 @@ TENSORRT = Traits(
     formats=(Format("model.plan", "tensorrt_plan", directory=False),),
     conversion="export the model that the plan was made of to ONNX (a plan itself cannot be converted)",
 )
-OPENVINO = Traits(
-    "openvino",
-    formats=(Format("model.xml"),),
-    conversion=f"export the original model to ONNX, {_IN_PYTHON} with the package openvino",
-)
 PYTORCH = Traits(
     "pytorch",
     formats=(Format("model.pt", "pytorch_libtorch", directory=False), Format("model.pt2", "torch_aoti")),

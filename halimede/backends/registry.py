@@ -28,7 +28,7 @@ _OWN: tuple[str | Traits, ...] = (
     elsewhere.TENSORFLOW,
     elsewhere.TENSORRT,
     "halimede.backends.onnx",
-    elsewhere.OPENVINO,
+    "halimede.backends.openvino",
     elsewhere.PYTORCH,
     "halimede.backends.python",
     *elsewhere.OTHERS,

@@ -1,0 +1,17 @@
+"""The backend `openvino`: OpenVINO IR, and what OpenVINO's own readers take: ONNX, TensorFlow, TFLite, Paddle.
+
+Importing this package does not import the runtime."""
+
+from halimede.backends.traits import Format, Home, Traits
+
+TRAITS = Traits(
+    "openvino",
+    "halimede.backends.openvino.backend:OpenVinoBackend",
+    formats=(Format("model.xml", ending=".xml"),),
+    aliases=("open_vino", "ov"),
+    extra="openvino",
+    tensors_only=True,
+    ragged=True,
+    states=True,
+    homes=(Home.SERVER, Home.CHILD),
+)
