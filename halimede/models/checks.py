@@ -44,6 +44,8 @@ class Fit:
     """Equal for requests that may share a batch."""
     byte_sizes: list[int]
     """Of the inputs, in the request's order."""
+    input_bytes: int
+    """Their sum."""
 
 
 class RequestCheck:
@@ -90,7 +92,7 @@ class RequestCheck:
         sizes = [tensor.memory.byte_size for tensor in request.inputs.values()]
         batch_size = self.check(request)
         batch_key = self.batch_key(request) if self._config.max_batch_size else None
-        fit = Fit(batch_size, self.outputs(request), batch_key, sizes)
+        fit = Fit(batch_size, self.outputs(request), batch_key, sizes, sum(sizes))
         if form is not None and self._remembers:
             # A client that sends ever new shapes must not fill the memory. To find the oldest would cost each request.
             if len(self._fits) >= self._most_fits:

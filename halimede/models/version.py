@@ -220,7 +220,7 @@ class ModelVersion:
     def infer(self, key: int, request: InferRequest, reply: Reply, start: int) -> Inference:
         """Begins an inference that arrived at `start`. Raises Error if the request does not fit the model."""
         fit = self._check.fit(request)
-        inference = Inference(key, request, reply, fit.batch_size, fit.outputs, fit.batch_key)
+        inference = Inference(key, request, reply, fit.batch_size, fit.outputs, fit.batch_key, fit.input_bytes)
         inference.times[Stamp.REQUEST_START] = start
         if request.trace is not None:  # the steps of an ensemble have traces of their own
             request.trace.begun(request, self.number, inference.times, self.config.ensemble is None)

@@ -44,7 +44,7 @@ class Outcome:
 class Execution:
     """One batch.
 
-    requests, rows -- its inferences in order, and the number of their rows
+    requests, rows, input_bytes -- its inferences in order, the number of their rows, and the bytes of their inputs
     instance -- index of the instance that runs it; -1 when that is free again
     notify -- called with this object, on any thread, when there are outcomes to take: at the end of the batch, and at
         every outcome of a decoupled model or of a request that answers `later`. None if the runner looks by itself
@@ -60,6 +60,7 @@ class Execution:
     ragged: Ragged | None = None
     has_destinations: bool = False
     _stateful: bool = False
+    input_bytes: int = 0
     placed_ns: int = 0
     start: int = 0
     input_end: int = 0

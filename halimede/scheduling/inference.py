@@ -36,6 +36,7 @@ class Inference:
     batch_size -- rows of the request, 0 for a model without batching
     outputs -- names of the outputs to answer with, never empty
     batch_key -- requests with an equal key may share a batch (S4, S5); None if the model takes any
+    input_bytes -- bytes of its inputs, 0 if nobody has counted them
     times -- monotonic nanoseconds, indexed by `Stamp`
     """
 
@@ -67,6 +68,7 @@ class Inference:
         batch_size: int,
         outputs: Sequence[str],
         batch_key: object = None,
+        input_bytes: int = 0,
     ) -> None:
         self.key = key
         self.request = request
@@ -74,6 +76,7 @@ class Inference:
         self.batch_size = batch_size
         self.outputs = outputs
         self.batch_key = batch_key
+        self.input_bytes = input_bytes
         self.state: State = QUEUED
         self.times = [0, 0, 0, 0, 0, 0]  # `[0] * 6` takes twice as long
 

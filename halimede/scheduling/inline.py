@@ -29,6 +29,10 @@ PLACED_BYTES = 4 << 20
 takes. This time is not the model's, so `InlineEligibility` does not count it."""
 
 
+_ROW_BITS = 6
+"""Bits of a key that are for the number of bits of the rows."""
+
+
 def cooldown_after(ns: int) -> int:
     """Quick runs on a thread before the loop is tried again after a run of `ns` there. Grows with the square: hiccups
     of the system last a few milliseconds, a model that blocks the loop may take much longer."""
@@ -77,7 +81,9 @@ class _Size:
 
 
 class InlineEligibility:
-    """Which batches of one model version may run on the loop, by the power of two of their rows.
+    """Which batches of one model version may run on the loop, by the powers of two of their rows and of their bytes.
+
+    Without the bytes, a client could make a size quick with small requests, and then hold the loop with a large one.
 
         state of a size   next state
         ---------------   --------------------------------------------------------------------------------------
@@ -94,18 +100,20 @@ class InlineEligibility:
     def __init__(self, inline_safe: bool) -> None:
         self._safe = inline_safe
         self._sizes: dict[int, _Size] = {}
+        """By the numbers of bits of the rows and of the bytes of the inputs."""
         self._cooldown = 0
         self.inline_runs = 0
 
-    def allows(self, rows: int) -> bool:
-        size = self._sizes.get(rows.bit_length())
+    def allows(self, rows: int, input_bytes: int = 0) -> bool:
+        size = self._sizes.get(input_bytes.bit_length() << _ROW_BITS | rows.bit_length())
         return size is not None and size.allowed and not self._cooldown and self._safe
 
-    def ran(self, rows: int, ns: int, on_loop: bool) -> None:
-        """A batch of `rows` rows took `ns`."""
-        size = self._sizes.get(rows.bit_length())
+    def ran(self, rows: int, ns: int, on_loop: bool, input_bytes: int = 0) -> None:
+        """A batch of `rows` rows and `input_bytes` took `ns`."""
+        key = input_bytes.bit_length() << _ROW_BITS | rows.bit_length()
+        size = self._sizes.get(key)
         if size is None:
-            size = self._sizes[rows.bit_length()] = _Size()
+            size = self._sizes[key] = _Size()
         if on_loop:
             self.inline_runs += 1
             size.runs_since_loop = 0

@@ -179,7 +179,7 @@ class Runner:
             or not self._instances.free
             or inference.destinations is not None
             or not self._budget.left
-            or not self._eligibility.allows(rows)
+            or not self._eligibility.allows(rows, inference.input_bytes)
         ):
             return False
         self._advancing = True
@@ -211,7 +211,7 @@ class Runner:
             self._drain(execution)
             return
         # `Policy.freed` and `give_back` need no call: nothing waits, and `rotate` has put the instance last already.
-        self._eligibility.ran(rows, end - now, True)
+        self._eligibility.ran(rows, end - now, True, inference.input_bytes)
         inference.times[_COMPUTE_START:] = (now, execution.input_end or now, execution.output_start or end, end)
         inference.state = SETTLED
         try:
@@ -458,12 +458,12 @@ class Runner:
 
     def _prepare(self, batch: Batch, now: int) -> Execution:
         """The execution of a batch that is about to run. Its `on_loop` is True if it runs inline."""
-        rows = placed_bytes = 0
-        config = self._config
+        config, rows, placed_bytes, input_bytes = self._config, 0, 0, 0
         for inference in batch.rows:
             if inference.state is QUEUED:  # else an empty row of a batch of sequences, which is SETTLED from the start
                 inference.state = RUNNING
             rows += inference.batch_size or 1
+            input_bytes += inference.input_bytes
             # A request that runs again keeps its flow: its client may still have answers of the last run to read.
             if config.decoupled and inference.flow is None:
                 inference.flow = Flow(inference.reply, inference.request.most_ahead)
@@ -473,11 +473,11 @@ class Runner:
             if inference.destinations is not None:
                 # Plus 1, so that the sum is above 0 for destinations without bytes too.
                 placed_bytes += 1 + sum(place.byte_size for place in inference.destinations.values())
-        inline = not config.on_loop and placed_bytes < PLACED_BYTES and self._eligibility.allows(rows)
+        inline = not config.on_loop and placed_bytes < PLACED_BYTES and self._eligibility.allows(rows, input_bytes)
         # `_start` drains an inline batch itself, so it needs no notification.
         notify = None if inline else self._notify
         execution = Execution(batch.rows, rows, batch.instance, config.datatypes, config.decoupled, notify, self._clock)
-        execution.on_loop = inline
+        execution.on_loop, execution.input_bytes = inline, input_bytes
         if placed_bytes:
             execution.has_destinations = True
         execution.ragged = config.ragged
@@ -568,7 +568,8 @@ class Runner:
         for inference in execution.requests:
             inference.times[_COMPUTE_START:] = times
         if self._config.inline_safe:
-            self._eligibility.ran(execution.rows, end - start - execution.placed_ns, execution.on_loop)
+            took = end - start - execution.placed_ns
+            self._eligibility.ran(execution.rows, took, execution.on_loop, execution.input_bytes)
         self._policy.freed(index, end)
         self._observer.executed(execution.rows, input_end - start, output_start - input_end, end - output_start)
 

@@ -197,3 +197,12 @@ def test_runner_of_a_model_that_stalls_now_and_then_holds_the_loop_once() -> Non
     assert stalls == [True, False, False]
     assert rig.runner.inline_executions == 1000 - ENOUGH
     rig.runner.close()
+
+
+def test_quick_small_requests_do_not_make_a_large_one_quick() -> None:
+    eligibility = InlineEligibility(True)
+    for on_loop in [False] * ENOUGH + [True] * ENOUGH:
+        eligibility.ran(1, 1, on_loop, 64)
+    assert eligibility.allows(1, 127)
+    assert not eligibility.allows(1, 128)
+    assert not eligibility.allows(1, 1 << 30)
