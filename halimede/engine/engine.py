@@ -22,13 +22,14 @@ from halimede.cache.api import CacheCounts
 from halimede.cache.registry import open_cache
 from halimede.engine.answers import Answers
 from halimede.engine.classification import ClassifyingReply
+from halimede.engine.late_start import LateStart, far_strings, frame_all
 from halimede.engine.log_settings import Logging
 from halimede.engine.model_calls import ModelCalls
 from halimede.engine.response_cache import CachedCall, CacheInterceptor, ResponseCache
 from halimede.engine.shared_memory import Lease, SharedMemory
 from halimede.engine.tracing import open_tracing
 from halimede.engine_port import LoadModel, ModelReady, Query, UnloadModel
-from halimede.errors import DecoupledModel, Error, Internal, Unavailable
+from halimede.errors import Cancelled, DecoupledModel, Error, Internal, Unavailable
 from halimede.loading.model_loads import ModelLoads
 from halimede.loading.repository_control import RepositoryControl
 from halimede.measurement.loop_lag import LoopLag
@@ -126,6 +127,8 @@ class Engine:
         self._repository = RepositoryControl(options, loop, self._models, loads, catalog_of, bound)
         self._shared_memory = SharedMemory(options.allow_client_shm, load_driver if gpus else None, files=most_files())
         self._leases: dict[int, Lease] = {}
+        self._late: dict[int, LateStart] = {}
+        """By key, inferences that have not begun because their strings are being read."""
         self.tracing = open_tracing(self._models, options.trace)
         elsewhere = {
             **self._shared_memory.answers,
@@ -284,10 +287,11 @@ class Engine:
         self._drained = drained.set
         log.info("Waiting for in-flight requests to complete.")
         self._say_in_flight(until)
-        while self._inferences:
+        while self._inferences or self._late:
             left = until - self._loop.time()
             if left <= 0:
-                log.error("shutdown: %d inferences did not finish within %g s", len(self._inferences), timeout)
+                count = len(self._inferences) + len(self._late)
+                log.error("shutdown: %d inferences did not finish within %g s", count, timeout)
                 return False
             # A model that still runs may begin calls of other models.
             drained.clear()
@@ -343,30 +347,59 @@ class Engine:
                 reply = ClassifyingReply(reply, request.classes, version.loaded.labels, batching, self._offload)
             key = next(self._keys)
             if request.in_regions:
-                inference = self._infer_in_regions(version, key, request, reply, start)
+                begun = self._infer_in_regions(version, key, request, reply, start)
+                if begun is None:
+                    return key
+                inference = begun
             else:
                 inference = version.infer(key, request, reply, start)
-        except Error as error:
-            error.refused = True
-            reply.send(error, True)
-            return 0
         except Exception as error:
-            about = {"model": request.model_name, "version": request.version, "request_id": request.id}
-            log.exception("model '%s': a request failed because of an internal error", request.model_name, extra=about)
-            reply.send(Internal(f"{type(error).__name__}: {error}"), True)
+            _refuse(request, reply, error)
             return 0
+        self._submit(version, key, inference)
+        return key
+
+    def _submit(self, version: ModelVersion, key: int, inference: Inference) -> None:
         version.submit(inference)
         # A model that runs inline has answered already; only an answer that is still being classified is in flight.
         if inference.state is not SETTLED or _under_way(inference):
             self._inferences[key] = (inference, version)
-        return key
 
     def _infer_in_regions(
         self, version: ModelVersion, key: int, request: InferRequest, reply: Reply, start: int
-    ) -> Inference:
-        """Starts an inference with tensors in the client's shared memory. A lease keeps the regions until it is
-        over."""
+    ) -> Inference | None:
+        """Starts an inference with tensors in the client's shared memory. A lease keeps the regions until it is over.
+        Returns None if it begins later."""
         lease = self._shared_memory.resolve(request)
+        strings = far_strings(request)
+        # Another request must not overtake one of a sequence.
+        if not strings or version.keeps_order:
+            return self._leased(version, key, request, reply, start, lease)
+        # It may be unloaded meanwhile.
+        version.hold()
+        late = self._late[key] = LateStart(version, key, request, reply, start, lease)
+        self._offload(partial(frame_all, strings), partial(self._framed, late))
+        return None
+
+    def _framed(self, late: LateStart, failure: Error | None) -> None:
+        """Starts an inference whose strings another thread has read."""
+        del self._late[late.key]
+        try:
+            if late.cancelled or failure is not None:
+                self._shared_memory.end(late.lease)
+                raise failure or Cancelled("Cancelled")
+            inference = self._leased(late.version, late.key, late.request, late.reply, late.start, late.lease)
+        except Exception as error:
+            _refuse(late.request, late.reply, error)
+        else:
+            self._submit(late.version, late.key, inference)
+        late.version.let_go()
+        self._tell_drained()
+
+    def _leased(
+        self, version: ModelVersion, key: int, request: InferRequest, reply: Reply, start: int, lease: Lease
+    ) -> Inference:
+        """Makes the inference that holds the lease. Ends the lease and raises Error if it does not fit the model."""
         try:
             inference = version.infer(key, request, reply, start)
         except BaseException:
@@ -380,6 +413,9 @@ class Engine:
         """The client of this inference has gone. Ignores keys of inferences that are over."""
         begun = self._inferences.get(key)
         if begun is None:
+            late = self._late.get(key)
+            if late is not None:
+                late.cancelled = True
             return
         inference, version = begun
         reply = inference.reply
@@ -424,7 +460,11 @@ class Engine:
         """Ends the lease on shared memory and forgets the inference."""
         if inference.request.in_regions:
             self._shared_memory.end(self._leases.pop(inference.key))
-        if self._inferences.pop(inference.key, None) and self._drained is not None and not self._inferences:
+        if self._inferences.pop(inference.key, None):
+            self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        if self._drained is not None and not self._inferences and not self._late:
             self._drained()
 
     # Questions.
@@ -450,6 +490,19 @@ class Engine:
         if self.models.keys_of(model):
             return ""
         return suggestion(model[:MAX_NAME], [record.name for record in islice(self.models, MAX_COMPARED)])
+
+
+def _refuse(request: InferRequest, reply: Reply, error: Exception) -> None:
+    """Answers a request that does not begin, because of its own fault or an internal error."""
+    if isinstance(error, Error):
+        error.refused = True
+        reply.send(error, True)
+        return
+    about = {"model": request.model_name, "version": request.version, "request_id": request.id}
+    log.error(
+        "model '%s': a request failed because of an internal error", request.model_name, exc_info=error, extra=about
+    )
+    reply.send(Internal(f"{type(error).__name__}: {error}"), True)
 
 
 def _environment_directory(options: ServerOptions) -> Path | None:

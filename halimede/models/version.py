@@ -272,6 +272,11 @@ class ModelVersion:
         self._runner.submit(inference)
 
     @property
+    def keeps_order(self) -> bool:
+        """Whether the order of its requests matters: those of a sequence, or if responses keep that order."""
+        return self._ordering is not None or self.config.sequence_batching is not None
+
+    @property
     def contents(self) -> bytes:
         """A digest of what the version is made of, empty if nobody needs it."""
         return self.loaded.contents

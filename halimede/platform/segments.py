@@ -10,10 +10,13 @@ import os
 import stat
 from pathlib import Path
 
+import numpy as np
+
 FOLDER = Path("/dev/shm")
 """Where Linux keeps POSIX segments. A system without it has none that can be opened here."""
 
 _NAME_BYTES = 255
+_LARGE_BYTES = 1 << 16
 
 
 def segment_name(key: str) -> str | None:
@@ -86,7 +89,9 @@ class SharedBytes:
 
     def read(self, start: int, stop: int) -> memoryview:
         """A copy of the bytes, read-only. Raises OSError if the segment has become too short."""
-        copied = memoryview(bytearray(stop - start))
+        # To clear a large bytearray, Python would hold the interpreter.
+        size = stop - start
+        copied = np.empty(size, np.uint8).data if size > _LARGE_BYTES else memoryview(bytearray(size))
         self._read_into(copied, start)
         return copied.toreadonly()
 

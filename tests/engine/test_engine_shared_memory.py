@@ -9,9 +9,9 @@ import pytest
 
 from halimede.engine.engine import Engine
 from halimede.engine_port import EnginePort, RegionKind, RegisterSystemMemory, SystemMemoryStatus, UnregisterMemory
-from halimede.errors import Invalid, NotFound
+from halimede.errors import Cancelled, Invalid, NotFound
 from halimede.requests import InferRequest, InferResponse
-from halimede.tensors import INT32, RegionReference, Tensor
+from halimede.tensors import BYTES, INT32, STRINGS_PER_TURN, RegionReference, Tensor
 from tests.engine.engines import HELD, IDENTITY, Awaited, ask, infer, options_for, run, running
 from tests.fakes import SerializingPort
 from tests.segments import segment
@@ -114,5 +114,71 @@ def test_cancelled_inference_lets_go_of_its_region(tmp_path: Path) -> None:
                 await reply.answered()
                 await ask(engine, UnregisterMemory(RegionKind.SYSTEM))
                 assert await ask(engine, SystemMemoryStatus()) == []
+
+    run(scenario)
+
+
+# Many strings: another thread reads them.
+
+STRINGS = IDENTITY.replace("INT32", "STRING").replace("max_batch_size: 4", "max_batch_size: 0")
+MANY = STRINGS_PER_TURN + 1
+
+
+def many_strings(byte_size: int = 5 * MANY) -> InferRequest:
+    request = InferRequest("m")
+    request.inputs = {"INPUT0": Tensor("INPUT0", BYTES, (MANY,), RegionReference("r", 0, byte_size))}
+    request.in_regions = True
+    return request
+
+
+@pytest.mark.parametrize("port_of", [near, far])
+def test_many_strings_in_shared_memory(tmp_path: Path, port_of: Callable[[Engine], EnginePort]) -> None:
+    async def scenario() -> None:
+        framed = b"\1\0\0\0x" * MANY
+        with segment(len(framed)) as (key, memory):
+            assert memory.buf is not None
+            memory.buf[: len(framed)] = framed
+            async with running(options_for(tmp_path, {"m": STRINGS}, allow_client_shm=True)) as engine:
+                port = port_of(engine)
+                await ask(port, RegisterSystemMemory("r", key, 0, len(framed)))
+                reply = await infer(port, many_strings())
+                assert bytes(reply.response.outputs[0].memory.host()) == framed
+                reply = await infer(port, many_strings(5 * MANY - 2))
+                assert isinstance(reply.error, Invalid)
+                assert "incomplete string length indicator" in reply.error.message
+                await ask(port, UnregisterMemory(RegionKind.SYSTEM))
+                assert await ask(port, SystemMemoryStatus()) == []
+
+    run(scenario)
+
+
+def test_inference_whose_many_strings_are_being_read_is_cancelled(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with segment(5 * MANY) as (key, _):
+            async with running(options_for(tmp_path, {"m": STRINGS}, allow_client_shm=True)) as engine:
+                await ask(engine, RegisterSystemMemory("r", key, 0, 5 * MANY))
+                reply = Awaited()
+                begun = engine.infer(many_strings(), reply)
+                await ask(engine, UnregisterMemory(RegionKind.SYSTEM))
+                engine.cancel(begun)
+                await reply.answered()
+                assert isinstance(reply.error, Cancelled)
+                assert await ask(engine, SystemMemoryStatus()) == []
+
+    run(scenario)
+
+
+def test_end_of_the_engine_waits_for_strings_that_are_being_read(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        framed = b"\0\0\0\0" * MANY
+        with segment(len(framed)) as (key, memory):
+            assert memory.buf is not None
+            async with running(options_for(tmp_path, {"m": STRINGS}, allow_client_shm=True)) as engine:
+                await ask(engine, RegisterSystemMemory("r", key, 0, len(framed)))
+                reply = Awaited()
+                engine.infer(many_strings(len(framed)), reply)
+                assert await engine.stop(20.0)
+                await reply.answered()
+                assert reply.response.outputs[0].shape == (MANY,)
 
     run(scenario)
