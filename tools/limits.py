@@ -41,6 +41,10 @@ FLAGS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Bytes of requests and unread answers of all clients. By default half of the memory.",
             "Clients wait, then get 503 or UNAVAILABLE.",
         ),
+        "max-connection-bytes": (
+            "Bytes of requests and unread answers of one connection. By default half of `--max-buffered-bytes`.",
+            "The connection waits, then gets 503 or UNAVAILABLE. A larger request: 413 or RESOURCE_EXHAUSTED.",
+        ),
         "head-timeout-secs": ("Seconds for the whole head of a request.", "The connection is closed."),
         "body-timeout-secs": ("Seconds without a byte of a request that has begun.", "The connection is closed."),
         "idle-timeout-secs": ("Seconds without a request on an HTTP connection.", "The connection is closed."),

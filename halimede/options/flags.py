@@ -239,6 +239,11 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Bytes of requests and unread answers that the server holds; beyond them clients wait, then get 503 or "
             "UNAVAILABLE. Default: half of the memory that the process may use. 0: no limit.",
         ),
+        Flag(
+            "max-connection-bytes", INTEGER64, None,
+            "Bytes of requests and unread answers of one connection. Default: half of --max-buffered-bytes. 0: no "
+            "limit of its own.",
+        ),
         Flag("max-instances", INTEGER, "1024", "Instances that one configuration may ask for."),
         Flag(
             "max-warmup-samples", INTEGER, "10000",

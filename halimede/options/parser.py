@@ -354,6 +354,7 @@ def _grpc(given: _Given) -> GrpcOptions:
 def _client_limits(given: _Given) -> ClientLimits:
     return ClientLimits(
         buffered_bytes=given.last("max-buffered-bytes", int) if "max-buffered-bytes" in given else None,
+        connection_bytes=given.last("max-connection-bytes", int) if "max-connection-bytes" in given else None,
         instances=given.last("max-instances", int),
         warmup_samples=given.last("max-warmup-samples", int),
         head_secs=given.last("head-timeout-secs", float),

@@ -113,6 +113,8 @@ class ClientLimits:
 
     buffered_bytes: int | None = None
     """None: half of the memory that the process may use. 0 or less: no limit."""
+    connection_bytes: int | None = None
+    """None: half of the server's. 0 or less: no limit of its own."""
     instances: int = 1024
     """Of one configuration, over all groups and GPUs."""
     warmup_samples: int = 10_000

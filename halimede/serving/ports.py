@@ -162,11 +162,15 @@ def _access(keys: Mapping[str, tuple[str, str]], forward_pattern: str) -> Access
 
 def buffered_bytes(options: ServerOptions) -> BufferedBytes:
     """Counts what the server holds for all clients of all ports (`--max-buffered-bytes`)."""
-    limit = options.client_limits.buffered_bytes
+    limit, share = options.client_limits.buffered_bytes, options.client_limits.connection_bytes
     if limit is None:
         memory = usable_memory()
         limit = 0 if memory is None else memory // 2
-    return BufferedBytes(limit if limit > 0 else UNLIMITED)
+    if limit <= 0:
+        limit = UNLIMITED
+    if share is None:
+        share = limit // 2
+    return BufferedBytes(limit, share if share > 0 else None)
 
 
 def time_limits(options: ServerOptions) -> TimeLimits:

@@ -8,11 +8,12 @@ These are large requests, from their arrival until they are freed, and answers t
 | the limit or more | connections that receive large requests wait; after `MAX_WAIT_SECONDS` those are refused |
 | the limit or more | new requests are refused, except small ones that ask and change nothing |
 
+A connection has a limit too, its share. At this limit the connection waits, and its new large requests are refused.
+
 Requests and answers of less than 64 KiB are not counted: other limits bound their number. Event-loop thread, except
 `give`.
 """
 
-from collections import deque
 from collections.abc import Callable
 
 MIN_RETURNED_BYTES = 1 << 26
@@ -26,30 +27,31 @@ FULL = "the server holds too many bytes of requests and answers (--max-buffered-
 """What refused clients are told, with status 503 or UNAVAILABLE."""
 
 
-def too_large(size: int, limit: int) -> str:
-    """Returns what the client of a request that could never be received is told."""
-    return f"a request of {size} bytes is larger than --max-buffered-bytes ({limit})"
+CONNECTION_FULL = "the connection holds too many bytes of requests and answers (--max-connection-bytes)"
+"""What a client is told that has used up its share, with the same status."""
 
 
 class BufferedBytes:
     """The bytes held by all connections of a server, and their limit (`--max-buffered-bytes`)."""
 
-    __slots__ = ("_given", "_held", "full", "limit", "most")
+    __slots__ = ("_given", "_held", "full", "limit", "most", "share")
 
-    def __init__(self, limit: int = UNLIMITED) -> None:
+    def __init__(self, limit: int = UNLIMITED, share: int | None = None) -> None:
         self.limit = limit
+        self.share = limit if share is None else min(share, limit)
+        """The limit of one connection (`--max-connection-bytes`)."""
         self.full = False
         """Whether the limit was reached when this was last found out."""
         self.most = 0
         """The most bytes that were held since `FreedBytes` last asked for memory to be returned."""
         self._held = 0
-        self._given: deque[int] = deque()
+        self._given: list[int] = []
 
     @property
     def held(self) -> int:
         given = self._given
         while given:
-            self._held -= given.popleft()
+            self._held -= given.pop()
         self.full = self._held >= self.limit
         return self._held
 
@@ -68,6 +70,44 @@ class BufferedBytes:
     def is_full(self) -> bool:
         """Whether the limit is reached now."""
         return self.held >= self.limit
+
+
+class ConnectionBytes(BufferedBytes):
+    """The bytes held by one connection. They count for the server too."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: BufferedBytes) -> None:
+        super().__init__(of.share)
+        self.of = of
+
+    def take(self, count: int) -> None:
+        self.of.take(count)
+        super().take(count)
+
+    def give(self, count: int) -> None:
+        super().give(count)
+        self.of.give(count)
+
+    def is_full(self) -> bool:
+        """Whether the limit of the connection, or that of the server, is reached now."""
+        return super().is_full() or self.of.is_full()
+
+    @property
+    def seems_full(self) -> bool:
+        """Whether one of the limits was reached when this was last found out."""
+        return self.full or self.of.full
+
+    @property
+    def complaint(self) -> str:
+        """What a refused client is told."""
+        return CONNECTION_FULL if self.full else FULL
+
+    def too_large(self, size: int) -> str:
+        """Returns what the client of a request that could never be received is told; empty if it could."""
+        if size > self.of.limit:
+            return f"a request of {size} bytes is larger than --max-buffered-bytes ({self.of.limit})"
+        return f"a request of {size} bytes is larger than --max-connection-bytes ({self.limit})" * (size > self.limit)
 
 
 class FreedBytes:

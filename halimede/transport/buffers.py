@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from halimede.transport.buffered_bytes import BufferedBytes
+from halimede.transport.buffered_bytes import BufferedBytes, ConnectionBytes
 
 ALIGNMENT_BYTES = 64
 """Boundary on which the first tensor lies. Vector instructions of the runtimes need it."""
@@ -61,13 +61,13 @@ class Buffers:
 
     def __init__(self, buffered: BufferedBytes | None = None) -> None:
         self.buffered = buffered or BufferedBytes()
-        """Counts the bytes that have arrived in lent buffers."""
+        """Counts the bytes that have arrived in the lent buffers of all connections."""
         self._kept: dict[int, tuple[int, _Storage]] = {}
         """Storages that may be lent, by address. The one returned last is at the end."""
         self._lent: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
         """Storages in use, by address, with a weak reference that fires when the last view is freed."""
-        self._arrived: dict[int, list[int]] = {}
-        """Bytes that have arrived in lent buffers, by the address of the storage: a list of one number."""
+        self._arrived: dict[int, tuple[ConnectionBytes, list[int]]] = {}
+        """By the address of the storage of a lent buffer, whose bytes arrive there, and their numbers."""
 
     def aligned(self, size: int, offset: int) -> memoryview:
         """Returns a buffer of `size` bytes whose byte at `offset` lies on a 64-byte boundary. A small buffer is not
@@ -82,14 +82,17 @@ class Buffers:
         part.address = address
         return part.data
 
-    def arrived(self, buffer: memoryview, count: int) -> None:
-        """Counts bytes that were received into a lent buffer, until it is freed. Pages without bytes take no memory, so
-        they do not count. Event-loop thread only."""
+    def arrived(self, buffer: memoryview, count: int, account: ConnectionBytes) -> None:
+        """Counts bytes of a connection that were received into a lent buffer, until it is freed. Pages without bytes
+        take no memory, so they do not count. Event-loop thread only."""
         part = buffer.obj
         # A small buffer is not counted.
         if isinstance(part, _LentPart):
-            self._arrived.setdefault(part.address, [0])[0] += count
-            self.buffered.take(count)
+            known = self._arrived.get(part.address)
+            if known is None:
+                known = self._arrived[part.address] = account, [0]
+            known[1][0] += count
+            known[0].take(count)
 
     def _take(self, size: int) -> tuple[int, _Storage]:
         """Takes the fitting storage that was returned last, or makes one. Returns its address and the storage."""
@@ -103,7 +106,9 @@ class Buffers:
     def _returned(self, address: int, gone: object) -> None:
         """Called on any thread, and by several at a time. A race may evict one storage too many, which is harmless."""
         _, room = self._lent.pop(address)
-        self.buffered.give(sum(self._arrived.pop(address, ())))
+        arrived = self._arrived.pop(address, None)
+        if arrived is not None:
+            arrived[0].give(arrived[1][0])
         # It would evict all others and still be too large.
         if room.nbytes > MAX_KEPT_BYTES:
             return

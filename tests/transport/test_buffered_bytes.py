@@ -5,6 +5,7 @@ from halimede.transport.buffered_bytes import (
     RETURN_SECONDS,
     BufferedBytes,
     BufferedShare,
+    ConnectionBytes,
     FreedBytes,
 )
 from halimede.transport.buffers import MIN_REUSED_BYTES, Buffers
@@ -44,19 +45,36 @@ def test_bytes_of_a_lent_buffer_count_as_they_arrive_until_its_last_view_is_free
     buffers = Buffers(buffered)
     view = buffers.aligned(10 * MIN_REUSED_BYTES, 0)
     assert buffered.held == 0
-    buffers.arrived(view, 1000)
-    buffers.arrived(view[1000:], 500)
-    assert buffered.held == 1500
+    account = ConnectionBytes(buffered)
+    buffers.arrived(view, 1000, account)
+    buffers.arrived(view[1000:], 500, account)
+    assert (buffered.held, account.held) == (1500, 1500)
     kept = view[:10]
     del view
-    assert buffered.held == 1500
+    assert (buffered.held, account.held) == (1500, 1500)
     del kept
-    assert buffered.held == 0
+    assert (buffered.held, account.held) == (0, 0)
+
+
+def test_connection_has_a_share_and_counts_for_the_server() -> None:
+    buffered = BufferedBytes(100, share=60)
+    first, second = ConnectionBytes(buffered), ConnectionBytes(buffered)
+    first.take(60)
+    assert (first.is_full(), second.is_full(), buffered.is_full()) == (True, False, False)
+    assert first.complaint != second.complaint
+    second.take(40)
+    assert (second.full, second.is_full(), buffered.full) == (False, True, True)
+    first.give(1)
+    assert not first.is_full()
+    assert not second.is_full()
+    assert "--max-connection-bytes (60)" in first.too_large(61)
+    assert "--max-buffered-bytes (100)" in first.too_large(101)
+    assert first.too_large(60) == ""
 
 
 def test_small_buffer_does_not_count() -> None:
     buffers = Buffers()
-    buffers.arrived(buffers.aligned(MIN_REUSED_BYTES - 1, 0), 1000)
+    buffers.arrived(buffers.aligned(MIN_REUSED_BYTES - 1, 0), 1000, ConnectionBytes(buffers.buffered))
     assert buffers.buffered.held == 0
 
 

@@ -10,7 +10,7 @@ from struct import Struct
 from urllib.parse import quote
 
 from halimede.tensors import Buffer
-from halimede.transport.buffered_bytes import FULL, too_large
+from halimede.transport.buffered_bytes import ConnectionBytes
 from halimede.transport.buffers import Buffers
 
 PREFIX = Struct(">BL")
@@ -36,20 +36,32 @@ class MessageReader:
     """Splits the body of a call into messages, in order.
 
     `messages` are the complete ones, each with its compressed flag; the caller empties the list. `limit` is the most
-    bytes of one message. `buffers` lends the buffers of messages that come in parts. `first_tensor` tells from the
-    first bytes of a large message where to align it.
+    bytes of one message. `buffers` lends the buffers of messages that come in parts, and `account` counts the bytes in
+    them. `first_tensor` tells from the first bytes of a large message where to align it.
     """
 
-    __slots__ = ("_buffer", "_buffers", "_filled", "_first_tensor", "_flag", "_limit", "_prefix", "messages")
+    __slots__ = (
+        "_account",
+        "_buffer",
+        "_buffers",
+        "_filled",
+        "_first_tensor",
+        "_flag",
+        "_limit",
+        "_prefix",
+        "messages",
+    )
 
     def __init__(
         self,
         limit: int,
         first_tensor: Callable[[Buffer], int] | None = None,
         buffers: Buffers | None = None,
+        account: ConnectionBytes | None = None,
     ) -> None:
         self._limit = limit
         self._buffers = buffers or Buffers()
+        self._account = account or ConnectionBytes(self._buffers.buffered)
         self._first_tensor = first_tensor
         self._prefix = b""
         self._flag = 0
@@ -90,7 +102,7 @@ class MessageReader:
         buffer = self._buffer
         assert buffer is not None
         self._filled += count
-        self._buffers.arrived(buffer, count)
+        self._buffers.arrived(buffer, count, self._account)
         if self._filled == len(buffer):
             self._buffer = None
             self._filled = 0
@@ -126,11 +138,11 @@ class MessageReader:
     def _new_buffer(self, size: int, start: memoryview) -> memoryview:
         """Returns a buffer for a message. Its pages are touched only as data arrive, so a client that announces much
         and sends little costs little."""
-        buffered = self._buffers.buffered
-        if size > buffered.limit:
-            raise MessageFault(RESOURCE_EXHAUSTED, too_large(size, buffered.limit))
-        if size >= LARGE_MESSAGE_BYTES and buffered.full and buffered.is_full():
-            raise MessageFault(UNAVAILABLE, FULL)
+        account = self._account
+        if text := account.too_large(size):
+            raise MessageFault(RESOURCE_EXHAUSTED, text)
+        if size >= LARGE_MESSAGE_BYTES and account.seems_full and account.is_full():
+            raise MessageFault(UNAVAILABLE, account.complaint)
         offset = self._first_tensor(start) if self._first_tensor is not None and size >= LARGE_MESSAGE_BYTES else 0
         try:
             return self._buffers.aligned(size, offset)

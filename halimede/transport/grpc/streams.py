@@ -111,11 +111,15 @@ class CallStream(Http2Stream):
     def metadata(self) -> Metadata:
         return self._head.metadata
 
+    @property
+    def peer(self) -> str:
+        return self.out.peer
+
     def _new_reader(self) -> MessageReader:
         rpc = self._head.rpc
         self.began = monotonic_ns()
         first_tensor = rpc.first_tensor if rpc else None
-        self._reader = MessageReader(self._max_message_bytes, first_tensor, self._server.buffers)
+        self._reader = MessageReader(self._max_message_bytes, first_tensor, self._server.buffers, self.out.account)
         return self._reader
 
     @property

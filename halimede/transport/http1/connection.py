@@ -38,7 +38,7 @@ from halimede.transport.http1.half_closed import HalfClosed
 from halimede.transport.http1.listener import Http1Listener
 from halimede.transport.http1.reader import BEGUN, SLICE_UNITS, UNMEASURED, RequestReader
 from halimede.transport.lingering import close_flushing, close_lingering
-from halimede.transport.sockets import unsent_bytes
+from halimede.transport.sockets import peer_of, unsent_bytes
 from halimede.transport.stalls import Stall, is_over
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Http1Connection(RequestReader):
         self._handing_on = False
         self._requests = 0
         self._stall = Stall()
-        self._unsent_share = BufferedShare(self._buffered)
+        self._unsent_share = BufferedShare(self._account)
 
     # From the loop.
 
@@ -167,6 +167,11 @@ class Http1Connection(RequestReader):
             self._next()
 
     # Requests.
+
+    @property
+    def peer(self) -> str:
+        """The address of the client, without its port; empty for a Unix socket."""
+        return peer_of(self._transport)
 
     def _take(self, head: Http1Head, body: Buffer, since: int = 0) -> None:
         """Hands a whole request on, or lets it wait for the answer to the one before."""
@@ -371,7 +376,7 @@ class Http1Connection(RequestReader):
             self._unsent_share.set(self._transport.get_write_buffer_size())
         situation, progress, limit = self._situation()
         seconds = self._stall.seconds(situation, progress, now)
-        if self._short_of_memory and not self._buffered.is_full():
+        if self._short_of_memory and not self._account.is_full():
             self._short_of_memory = False
             self._read_on()
         elif is_over(limit, seconds):
@@ -404,7 +409,7 @@ class Http1Connection(RequestReader):
             self._transport.close()
         elif situation is _MEMORY:
             self._short_of_memory = False
-            self._refuse(FULL, 503)
+            self._refuse(self._account.complaint, 503)
         else:
             self._refuse(f"the {situation} of the request did not arrive within {limit:g} s", 408)
 

@@ -28,7 +28,7 @@ from typing import Any
 import httptools
 
 from halimede.tensors import Buffer
-from halimede.transport.buffered_bytes import FULL, BufferedShare, too_large
+from halimede.transport.buffered_bytes import BufferedShare, ConnectionBytes
 from halimede.transport.buffers import MIN_REUSED_BYTES
 from halimede.transport.http1.exchange import Http1Head
 from halimede.transport.http1.headers import Headers
@@ -73,9 +73,10 @@ class RequestReader(asyncio.BufferedProtocol):
         self._turn_due = False
         """Whether received bytes or requests wait for a later turn of the loop."""
         self._short_of_memory = False
-        """Whether the rest of a body waits because the server holds too many bytes."""
+        """Whether the rest of a body waits because the server, or this connection, holds too many bytes."""
         self._buffered = listener.buffers.buffered
-        self._chunked_share = BufferedShare(self._buffered)
+        self._account = ConnectionBytes(self._buffered)
+        self._chunked_share = BufferedShare(self._account)
         self._renew_parser()
         self._begin()
 
@@ -226,7 +227,7 @@ class RequestReader(asyncio.BufferedProtocol):
         # The size of a chunked body is not known before it has arrived.
         elif self._chunked_bytes != self._chunked_share.size:
             self._chunked_share.set(self._chunked_bytes)
-            if self._chunked_bytes >= MIN_REUSED_BYTES and self._buffered.full:
+            if self._chunked_bytes >= MIN_REUSED_BYTES and self._account.seems_full:
                 self._wait_for_memory()
 
     def _reason(self, text: str) -> str:
@@ -259,26 +260,26 @@ class RequestReader(asyncio.BufferedProtocol):
             at += len(part)
         self._body = body
         self._missing = body[at:]
-        buffers.arrived(body, at)
+        buffers.arrived(body, at, self._account)
         self._since = monotonic_ns()
 
     def _may_receive(self, size: int) -> bool:
         """Whether there is room for a large body. Refuses its request if not."""
-        buffered = self._buffered
-        if size > buffered.limit:
-            self._refuse(too_large(size, buffered.limit), 413)
-        elif buffered.full and buffered.is_full():
-            self._refuse(FULL, 503)
+        account = self._account
+        if text := account.too_large(size):
+            self._refuse(text, 413)
+        elif account.seems_full and account.is_full():
+            self._refuse(account.complaint, 503)
         return not self._ending
 
     def _received_body(self, nbytes: int) -> None:
         missing, buffers = self._missing, self._listener.buffers
         assert missing is not None
-        buffers.arrived(missing, nbytes)
+        buffers.arrived(missing, nbytes, self._account)
         # The body is still incomplete.
         if nbytes < len(missing):
             self._missing = missing[nbytes:]
-            if self._buffered.full:
+            if self._account.seems_full:
                 self._wait_for_memory()
             return
         self._missing = None
@@ -289,7 +290,7 @@ class RequestReader(asyncio.BufferedProtocol):
         self._complete()
 
     def _wait_for_memory(self) -> None:
-        """Reads on when other clients' bytes are freed. `look` ends the wait."""
+        """Reads on when other bytes are freed. `look` ends the wait."""
         self._short_of_memory = True
         self._pause_reading()
 

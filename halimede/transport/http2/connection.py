@@ -21,7 +21,7 @@ Reading pauses for several reasons at a time (`_holds`):
 | --- | --- | --- |
 | `_UNREAD` | the client has `MAX_UNREAD_BYTES` of answers that it does not read | it has read them |
 | `_TURN` | the bytes of one read took `SLICE_SECONDS`, or bring a large header block | the turns of the others |
-| `_MEMORY` | a large message arrives, and the server holds too many bytes | some are freed, or the message is refused |
+| `_MEMORY` | a large message arrives, and the server or the connection is full | bytes are freed, or it is refused |
 
 The listener calls `look` once a second. It ends what a client began and does not go on with.
 
@@ -33,9 +33,10 @@ faults (section 5.1).
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
-from halimede.transport.buffered_bytes import FULL, MAX_WAIT_SECONDS
+from halimede.transport.buffered_bytes import MAX_WAIT_SECONDS, ConnectionBytes
 from halimede.transport.http2.frames import (
     ACK,
     GOAWAY,
@@ -102,6 +103,7 @@ class Http2Connection(FrameReader, Generic[H]):
         self._listener = listener
         self._opener = listener.opener
         self._now = listener.loop.time
+        self._account = ConnectionBytes(listener.buffered)
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
         self._decoder = HeaderDecoder(listener.opener.compile, listener.opener.is_cacheable)
         self._streams: dict[int, Http2Stream] = {}
@@ -131,7 +133,7 @@ class Http2Connection(FrameReader, Generic[H]):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         listener = self._listener
         self.out = FrameWriter(
-            self._transport, self._at_end, self._finished, self._abandoned, self._refill, listener.buffered
+            self._transport, self._at_end, self._finished, self._abandoned, self._refill, self._account
         )
         listener.connections.add(self)
         self._timers = ConnectionTimers(listener.loop, listener.keepalive, self)
@@ -164,7 +166,9 @@ class Http2Connection(FrameReader, Generic[H]):
             self._hold(_TURN)
             self._listener.turns.wait(self._go_on)
         # Others, such as health checks, are still read.
-        if self._listener.buffered.full and any(stream.partial_bytes() for stream in self._streams.values()):
+        # Not `seems_full`, which is a call.
+        full = self._listener.buffered.full or self._account.full
+        if full and any(stream.partial_bytes() for stream in self._streams.values()):
             self._hold(_MEMORY)
 
     def _hold(self, reason: int) -> None:
@@ -561,7 +565,7 @@ class Http2Connection(FrameReader, Generic[H]):
             return
         situation, progress, limit = self._situation()
         seconds = self._stall.seconds(situation, progress, now)
-        if self._holds & _MEMORY and not self._listener.buffered.is_full():
+        if self._holds & _MEMORY and not self._account.is_full():
             self._unhold(_MEMORY)
         elif is_over(limit, seconds):
             self._give_up(situation, limit)
@@ -587,7 +591,7 @@ class Http2Connection(FrameReader, Generic[H]):
         if situation == "memory":
             for stream in list(self._streams.values()):
                 if stream.partial_bytes():
-                    self._guarded(lambda stream=stream: stream.reject(FULL))  # type: ignore[misc]  # a bound argument
+                    self._guarded(partial(stream.reject, self._account.complaint))
             self._unhold(_MEMORY)
         elif situation == "unread answers":
             self.abort()

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from halimede.tensors import Buffer
-from halimede.transport.buffered_bytes import BufferedBytes, BufferedShare
+from halimede.transport.buffered_bytes import BufferedShare, ConnectionBytes
 from halimede.transport.http2.frames import (
     DATA,
     DEFAULT_WINDOW_BYTES,
@@ -35,6 +35,7 @@ from halimede.transport.http2.frames import (
     window_update,
 )
 from halimede.transport.http2.headers import HeaderEncoder
+from halimede.transport.sockets import peer_of
 
 JOIN_BYTES = 1 << 16
 """Up to this size buffers are joined and written at once, because one write costs less than the copy."""
@@ -85,6 +86,7 @@ class FrameWriter:
         "_transport",
         "_turns",
         "abandoned",
+        "account",
         "backlog",
         "closed",
         "data_frames",
@@ -106,7 +108,7 @@ class FrameWriter:
         finished: Callable[[SendingStream], None],
         abandoned: Callable[[SendingStream], None],
         on_uncongested: Callable[[], None],
-        buffered: BufferedBytes,
+        account: ConnectionBytes,
     ) -> None:
         self._transport = transport
         self._call_soon = call_soon
@@ -128,12 +130,19 @@ class FrameWriter:
         """DATA frames put so far. Each gives the client reason for window updates."""
         self.sent_data = False
         """Whether headers or data were put since this was last cleared. The timers clear it (gRPC's ping strikes)."""
-        self._share = BufferedShare(buffered)
+        self.account = account
+        """Counts the bytes that the connection holds."""
+        self._share = BufferedShare(account)
         self._frames: list[Buffer] = []
         self._size = 0
         self._turns: deque[SendingStream] = deque()
         self._flush_due = False
         self._deferred: dict[SendingStream, Callable[[], None]] = {}
+
+    @property
+    def peer(self) -> str:
+        """The address of the client, without its port; empty for a Unix socket."""
+        return peer_of(self._transport)
 
     def release(self) -> None:
         """The connection is lost. The writer lets go of it, so that its memory is freed without the garbage

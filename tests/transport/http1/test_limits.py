@@ -2,7 +2,7 @@
 
 import pytest
 
-from halimede.transport.buffered_bytes import FULL, MAX_WAIT_SECONDS, BufferedBytes
+from halimede.transport.buffered_bytes import CONNECTION_FULL, FULL, MAX_WAIT_SECONDS, BufferedBytes
 from halimede.transport.http1.exchange import Http1Exchange
 from halimede.transport.http1.listener import MAX_FIELDS, MAX_HEAD_BYTES, Http1Limits, Http1Listener
 from halimede.transport.http1.reader import SLICE_SECONDS
@@ -241,6 +241,27 @@ def test_upload_that_waits_for_memory_for_long_is_refused() -> None:
     assert statuses(client) == [503]
     assert FULL.encode() in client.answers[0].body
     assert buffered.held == LARGE
+
+
+def test_upload_beyond_the_share_of_a_connection_is_refused_at_once() -> None:
+    client = client_of(Clock(), buffered=BufferedBytes(share=LARGE - 1)).send(request("POST", "/a", bytes(LARGE))[:200])
+    assert statuses(client) == [413]
+    assert b"is larger than --max-connection-bytes (1048575)" in client.answers[0].body
+
+
+def test_connection_that_has_used_its_share_waits_and_others_do_not() -> None:
+    clock, buffered = Clock(), BufferedBytes(share=LARGE)
+    first, second = (client_of(clock, buffered=buffered) for _ in range(2))
+    # What an earlier request of it still holds.
+    first.connection._account.take(LARGE - 2000)
+    first.send(request("POST", "/a", bytes(LARGE // 2))[:1000])
+    first.send(bytes(2000))
+    assert not first.transport.reading
+    second.send(request("POST", "/a", bytes(LARGE // 2)))
+    assert statuses(second) == [200]
+    clock.advance(MAX_WAIT_SECONDS + 2)
+    assert statuses(first) == [503]
+    assert CONNECTION_FULL.encode() in first.answers[0].body
 
 
 def test_new_requests_are_refused_while_memory_is_full_but_not_health_checks() -> None:

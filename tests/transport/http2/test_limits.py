@@ -7,7 +7,7 @@ import pytest
 from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
-from halimede.transport.buffered_bytes import FULL, MAX_WAIT_SECONDS, BufferedBytes
+from halimede.transport.buffered_bytes import CONNECTION_FULL, FULL, MAX_WAIT_SECONDS, BufferedBytes
 from halimede.transport.grpc.calls import MAX_SMALL_MESSAGE_BYTES
 from halimede.transport.grpc.server import GrpcServerOptions
 from halimede.transport.grpc.streams import INFLATE_UNITS
@@ -272,6 +272,36 @@ def test_large_message_is_refused_before_it_arrives() -> None:
     peer.send(data(stream, message(b"x", size=(1 << 20) + 1)))
     assert peer.answers[stream].status == 8
     assert "--max-buffered-bytes (1048576)" in peer.answers[stream].trailers["grpc-message"]
+
+
+def test_large_messages_beyond_the_share_of_a_connection_wait_then_are_refused() -> None:
+    buffered = BufferedBytes(share=1 << 20)
+    bench = bench_of(GrpcServerOptions(buffered=buffered))
+    peer, other = bench.peer(), bench.peer()
+    stream = peer.open(request("/t/Echo"))
+    peer.send(data(stream, message(b"x", size=(1 << 20) + 1)))
+    assert peer.answers[stream].status == 8
+    assert "--max-connection-bytes (1048576)" in peer.answers[stream].trailers["grpc-message"]
+    first, second = (peer.open(request("/t/Echo")) for _ in range(2))
+    for each in (first, second):
+        peer.send(data(each, message(bytes((1 << 19) - 5), size=1 << 19)))
+    peer.send(data(second, bytes(3)))
+    assert peer.transport.reading
+    third = peer.open(request("/t/Echo"))
+    peer.send(data(third, message(bytes(70_000), size=80_000)))
+    assert not peer.transport.reading
+    assert buffered.held == (1 << 20) + 70_000 - 7
+    others = other.open(request("/t/Echo"))
+    other.send(window_update(0, 1 << 20), window_update(others, 1 << 20))
+    other.send(data(others, message(bytes(70_000)), end=True))
+    assert other.answers[others].status == 0
+    peer.wait(MAX_WAIT_SECONDS + 2)
+    for each in (first, second, third):
+        assert peer.answers[each].status == 14
+        assert CONNECTION_FULL in peer.answers[each].trailers["grpc-message"]
+    # The service keeps the other call.
+    bench.service.opened.clear()
+    assert buffered.held == 0
 
 
 def test_large_message_waits_for_memory_and_goes_on() -> None:
