@@ -43,6 +43,7 @@ class NullCall:
     """A call whose client is always ready. Counts the messages sent to it."""
 
     metadata: Metadata = ()
+    peer = ""
 
     def __init__(self) -> None:
         self.sent = 0

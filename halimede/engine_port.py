@@ -153,12 +153,14 @@ class LoadModel(Query[None]):
     `config` is a configuration as JSON that replaces the repository's. `files` are pairs of a path within the model
     directory and its content; they replace that directory. `asker` is the model that asks for this while it is being
     loaded itself: its load waits for this one. It is empty for a model that serves and None for a client (P29).
+    `client` is the address of that client.
     """
 
     model: str
     config: str | None = None
     files: tuple[tuple[str, bytes], ...] = ()
     asker: str | None = None
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)

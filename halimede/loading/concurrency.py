@@ -5,7 +5,7 @@ after the other (R17). `LoadThreads` are the thread pools. All three are used on
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -32,49 +32,63 @@ CLOSING_THREADS = 32
 class _Use:
     """A load that runs in a slot."""
 
+    client: str
+    """Who asked for it; empty for the server itself."""
     waits: int = 0
     """For how many other loads it waits. Its slot is given up while there are any."""
     over: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """A load that waits for a slot."""
+
+    client: str
+    acquired: asyncio.Future[None]
+
+
 class LoadSlots:
-    """A semaphore of `count` slots, first come first served. A load may give up its slot while it waits for another.
+    """A semaphore of `count` slots. A load may give up its slot while it waits for another.
+
+    A free slot goes to the client with the fewest loads in slots, among its loads to the first. If one client has all
+    slots, another one gets one more slot. So no client keeps the others from loading a model.
 
     Loads are known by the names of their models: `ModelLocks` keeps two loads of one model apart.
     """
 
     def __init__(self, count: int) -> None:
         self._free = count
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: list[_Waiter] = []
+        self._running = Counter[str]()
+        """By client, the slots that its loads hold."""
         self._uses: dict[str, _Use] = {}
         """By model, the loads that run in a slot."""
 
     @asynccontextmanager
-    async def acquired(self, model: str = "") -> AsyncIterator[None]:
+    async def acquired(self, model: str = "", client: str = "") -> AsyncIterator[None]:
         """Waits for a slot and holds it, for the load of a model if it is given."""
-        # A free slot belongs to the first that waits.
-        if self._free > 0 and not self._waiting:
-            self._free -= 1
-        else:
-            acquired = asyncio.get_running_loop().create_future()
-            self._waiting.append(acquired)
-            try:
-                await acquired
-            except asyncio.CancelledError:
-                # Cancelled in the turn in which it got the slot: the next one gets it.
-                if acquired.done() and not acquired.cancelled():
-                    self._release()
-                raise
+        waiter = _Waiter(client, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiter)
+        self._hand_out()
         try:
-            with self._used_for(model) if model else nullcontext():
+            await waiter.acquired
+        except asyncio.CancelledError:
+            # Cancelled in the turn in which it got the slot: the next one gets it.
+            if waiter.acquired.done() and not waiter.acquired.cancelled():
+                self._release(client)
+            elif waiter in self._waiting:
+                self._waiting.remove(waiter)
+            raise
+        try:
+            with self._used_for(model, client) if model else nullcontext():
                 yield
         finally:
-            self._release()
+            self._release(client)
 
     @contextmanager
-    def _used_for(self, model: str) -> Iterator[None]:
+    def _used_for(self, model: str, client: str) -> Iterator[None]:
         """The load of the model runs in the slot that it has acquired."""
-        use = self._uses[model] = _Use()
+        use = self._uses[model] = _Use(client)
         try:
             yield
         finally:
@@ -82,7 +96,7 @@ class LoadSlots:
             use.over = True
             # The load has failed while loads that it waits for go on. Its slot was given up; it is taken back here.
             if use.waits:
-                self._free -= 1
+                self._take(client)
 
     @contextmanager
     def given_up(self, model: str) -> Iterator[None]:
@@ -98,21 +112,37 @@ class LoadSlots:
             return
         use.waits += 1
         if use.waits == 1:  # its instances may wait for several loads at once, but it has one slot only
-            self._release()
+            self._release(use.client)
         try:
             yield
         finally:
             use.waits -= 1
             if not use.waits and not use.over:
-                self._free -= 1
+                self._take(use.client)
 
-    def _release(self) -> None:
+    def _take(self, client: str) -> None:
+        self._free -= 1
+        self._running[client] += 1
+
+    def _release(self, client: str) -> None:
         self._free += 1
-        while self._free > 0 and self._waiting:
-            acquired = self._waiting.popleft()
-            if not acquired.done():  # else its load was cancelled
-                self._free -= 1
-                acquired.set_result(None)
+        self._running[client] -= 1
+        if not self._running[client]:
+            del self._running[client]
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Gives slots to loads that wait."""
+        while self._waiting:
+            # `min` returns the first of equal ones.
+            waiter = min(self._waiting, key=lambda each: self._running[each.client])
+            one_has_all = self._free == 0 and len(self._running) == 1 and waiter.client not in self._running
+            if self._free <= 0 and not one_has_all:
+                return
+            self._waiting.remove(waiter)
+            if not waiter.acquired.done():  # else its load was cancelled
+                self._take(waiter.client)
+                waiter.acquired.set_result(None)
 
 
 class ModelLocks:

@@ -19,11 +19,11 @@ of the model (`ModelLocks`), so loads of one model do not overlap.
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 
 from halimede.cache.registry import REDIS
 from halimede.config import ModelConfig
@@ -46,6 +46,9 @@ from halimede.scheduling.rate_limiter import RateLimiter
 
 log = logging.getLogger(__name__)
 
+UNLOAD_PATIENCE_SECONDS = 5.0
+"""Time that an unload waits for the load of its model. Then the load ends at its next step: before the model is opened,
+an instance is created, or a warm-up sample runs."""
 _NOT_OF_A_VERSION = ("config.pbtxt", "configs")
 """Entries of a model's folder that `Origin.load_digest` covers by their contents."""
 
@@ -152,7 +155,8 @@ class ModelLoads:
             gpu_fallback=options.gpu_fallback,
             max_instances=options.client_limits.instances,
             max_warmup_samples=options.client_limits.warmup_samples,
-            unwanted=lambda name: self._unloads[name] > 0,
+            unwanted=lambda name: name in self._unloads,
+            overdue=self._is_overdue,
             on_loop=loop.call_soon_threadsafe,
             ending=lambda: self.ending,
             limiter=limiter,
@@ -160,8 +164,8 @@ class ModelLoads:
         self._origins: dict[str, Origin] = {}
         self.ending = False
         """Whether the server stops: loads under way fail, and no other begins."""
-        self._unloads = Counter[str]()
-        """By model, the unloads that wait for its load. Load threads read it."""
+        self._unloads: dict[str, list[float]] = {}
+        """By model, since when unloads wait for its load. Load threads read it."""
 
     # Inspection.
 
@@ -275,12 +279,14 @@ class ModelLoads:
         accepts: Accepts | None = None,
         outcome: LoadOutcome | None = None,
         forced: bool = False,
+        client: str = "",
     ) -> None:
         """Brings all versions of the model into service, or none. Versions that are as they were stay in service.
         `forced`: an ensemble is loaded even if nothing has changed.
 
         A load that a model asks for while it is loaded takes no slot (`waits_for_slot`): its asker gave up its own, and
         would otherwise wait behind all loads of a start. `outcome` is what the startup loader has opened already.
+        `client` is who asked.
         Raises Error with the reasons.
         """
         if isinstance(inspection.versions, Error):
@@ -296,7 +302,7 @@ class ModelLoads:
         # From here on each version is published or refused, and what was opened is closed if it is not published.
         try:
             if outcome is None:
-                async with self.slots.acquired(found.name) if waits_for_slot else nullcontext():
+                async with self.slots.acquired(found.name, client) if waits_for_slot else nullcontext():
                     outcome = await self._open(plan, looks_for_changes=accepts is not None)
             self._connect(plan, outcome, upload)
             self._check(found.key, outcome, accepts)
@@ -450,14 +456,22 @@ class ModelLoads:
 
     @contextmanager
     def giving_up(self, name: str) -> Iterator[None]:
-        """While an unload of the model waits, the load under way builds no environment for it."""
-        self._unloads[name] += 1
+        """While an unload of the model waits, the load under way builds no environment for it. If it waits for long,
+        loads of the model end at their next step."""
+        waiting = self._unloads.setdefault(name, [])
+        waiting.append(since := monotonic())
         try:
             yield
         finally:
-            self._unloads[name] -= 1
-            if not self._unloads[name]:
+            waiting.remove(since)
+            if not waiting:
                 del self._unloads[name]
+
+    def _is_overdue(self, name: str) -> bool:
+        """Whether an unload of the model has waited for long. Any thread."""
+        waiting = self._unloads.get(name)
+        # The list may become empty meanwhile.
+        return bool(waiting) and monotonic() - min(waiting or (), default=monotonic()) > UNLOAD_PATIENCE_SECONDS
 
     def unload(self, key: str) -> None:
         """The model takes no more requests (R14), nor do the ensembles that are made of it (R16)."""

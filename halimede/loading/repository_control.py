@@ -26,10 +26,11 @@ from halimede.loading.code_upload import CodeUploadCheck
 from halimede.loading.concurrency import ModelLocks
 from halimede.loading.model_loads import ModelLoads, log_advice
 from halimede.loading.repository_poll import RepositoryPoll
-from halimede.loading.uploads import Upload, check_lengths
+from halimede.loading.uploads import Upload, Uploading, check_lengths
 from halimede.models.lifecycle import ModelTable, VersionState
 from halimede.models.repository import Catalog, FoundModel, scan
 from halimede.options import ServerOptions
+from halimede.platform.limits import usable_memory
 from halimede.storage.repositories import RemoteRepositories
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,8 @@ class RepositoryControl:
         """The models that somebody asked for by name, and not only an ensemble (R15)."""
         loads.ensembles.fetch_member = self._fetch_member
         self._code_uploads = CodeUploadCheck(options.allow_code_upload, loads.inspect)
+        limit = options.client_limits.buffered_bytes
+        self._uploading = Uploading((usable_memory() or 0) // 2 if limit is None else limit)
         self._poll = RepositoryPoll(options, loop, models, loads, self._locks, self._scan)
         self._tasks: set[asyncio.Task[None]] = set()
         self.operations: Mapping[type[Query[Any]], Callable[[Any], Coroutine[Any, Any, Any]]] = {
@@ -219,8 +222,19 @@ class RepositoryControl:
         any mode. Raises Error."""
         name = query.model
         _check_name(name)
-        check_lengths(path for path, _ in query.files)
+        with self._uploading.counted(query):
+            await self._load_locked(name, query)
+        if query.asker is None:
+            await self._loads.refresh(self._locks.locked)
+        else:
+            # An ensemble made of the asker would wait for the asker's load, which waits for this answer.
+            self._begin(self._loads.refresh(self._locks.locked))
+
+    async def _load_locked(self, name: str, query: LoadModel) -> None:
         async with self._locks.locked(name, query.asker):
+            if query.files:
+                # Ten thousand paths take too long for the loop.
+                await self._loads.threads.read_repository(check_lengths, tuple(path for path, _ in query.files))
             try:
                 upload = await self._receive(query) if query.files else None
             except Error as error:
@@ -232,11 +246,6 @@ class RepositoryControl:
                     await self._loads.uploads.remove_unused(upload)
             # Not before it succeeded: a failed load does not keep a member from being unloaded with its ensemble.
             self._explicit.update(self._models.keys_of(name))
-        if query.asker is None:
-            await self._loads.refresh(self._locks.locked)
-        else:
-            # An ensemble made of the asker would wait for the asker's load, which waits for this answer.
-            self._begin(self._loads.refresh(self._locks.locked))
 
     async def _fetch_member(self, name: str, ensemble: str) -> None:
         """Waits until no load of the member is under way, and loads it if models are loaded on request.
@@ -278,7 +287,9 @@ class RepositoryControl:
             return None
         waits = query.asker is None
         try:
-            await self._loads.load_inspected(found, inspection, upload, waits_for_slot=waits, forced=forced)
+            await self._loads.load_inspected(
+                found, inspection, upload, waits_for_slot=waits, forced=forced, client=query.client
+            )
         except Error as error:
             return Invalid(f"load failed for model '{found.name}': {error}\n")
         return None

@@ -5,10 +5,12 @@ from which upload, and removes an upload with the last of them.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from halimede.errors import Internal, Invalid
+from halimede.engine_port import LoadModel
+from halimede.errors import Internal, Invalid, Unavailable
 from halimede.loading.concurrency import LoadThreads
 from halimede.models.loader import LoadedVersion
 
@@ -16,6 +18,9 @@ MAX_NAME_BYTES = 255
 """Of a file or a directory: the limit of Linux's file systems."""
 MAX_PATH_BYTES = 1024
 """Of a file within the model's directory. Linux allows 4096, but `mkdir` and `rmtree` of Python are recursive."""
+
+MAX_LOADS_UNDER_WAY = 10_000
+"""Loads of models by request that are under way or wait. Beyond: 503, UNAVAILABLE."""
 
 
 class Upload:
@@ -48,6 +53,34 @@ class Upload:
         import shutil
 
         shutil.rmtree(self._root, ignore_errors=True)
+
+
+class Uploading:
+    """Counts the loads by request that are under way, and the bytes of their files, which wait in memory. `limit` is
+    that of the bytes; 0 means no limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._loads = self._bytes = 0
+
+    @contextmanager
+    def counted(self, query: LoadModel) -> Iterator[None]:
+        """Counts a load. Raises Unavailable if there are too many."""
+        size = sum(len(content) for _, content in query.files) + len(query.config or "")
+        if self._loads >= MAX_LOADS_UNDER_WAY:
+            raise Unavailable(f"{self._loads} loads of models are under way, which is the limit; try again later")
+        # A single one is always taken.
+        if self._bytes and 0 < self._limit < self._bytes + size:
+            raise Unavailable(
+                f"the server holds {self._bytes} bytes of models to load (--max-buffered-bytes); try again later"
+            )
+        self._loads += 1
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._loads -= 1
+            self._bytes -= size
 
 
 class Uploads:

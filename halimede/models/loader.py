@@ -98,6 +98,8 @@ class LoadOptions:
     """Whether the server ends, so that nobody waits for a load any more."""
     unwanted: Callable[[str], bool] = lambda name: False
     """Whether an unload waits for the load of a model. Called on load threads."""
+    overdue: Callable[[str], bool] = lambda name: False
+    """Whether it has waited for so long that the load is to end. Likewise."""
     agents: Agents = field(default_factory=Agents)
     digests: bool = False
     """Whether versions need a digest of their contents, because they share a response cache with other servers."""
@@ -237,6 +239,7 @@ def _load_version(
     # All kinds of failures are tried again, as in Triton: a GPU may have no memory left for the moment.
     for attempt in range(1 + options.retries):
         try:
+            check_wanted(options, found.name)
             # A further attempt reads the configuration again: a file may have been half written.
             return _open_version(found, number, backends, options, None if attempt else seen, agents)
         except Error as error:
@@ -304,7 +307,7 @@ def _open_with(
     strategy = _strategy_of(config, folder, found)
     states = states_for(config, found.folder)
     contents = _contents(config, folder) if options.digests and config.response_cache else b""
-    _check_ending(options)
+    check_wanted(options, found.name)
     # The model's memory should be on the NUMA node of its first instance.
     with wanted[0].host.applied():
         model = backend.open(config, folder)
@@ -339,10 +342,12 @@ def _contents(config: ModelConfig, folder: ModelFolder) -> bytes:
     return digest_of(config, folder) if folder.bound is None else os.urandom(32)
 
 
-def _check_ending(options: LoadOptions) -> None:
-    """Called before what takes long. Raises Unavailable if the server ends."""
+def check_wanted(options: LoadOptions, name: str) -> None:
+    """Called before each step of a load. Raises Unavailable if the server ends, or if an unload has waited for long."""
     if options.ending():
         raise Unavailable("Server exiting")
+    if options.overdue(name):
+        raise Unavailable(f"model '{name}' was unloaded while it was loaded")
 
 
 def _open_ensemble(
@@ -415,7 +420,7 @@ def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadO
         return None
     gpus = backend.usable_gpus(options.gpus)
     asked = draft.incomplete(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
-    _check_ending(options)
+    check_wanted(options, draft.name)
     described = backend.describe(asked, folder, draft.model_filename)
     if isinstance(described, Description):
         completed = draft.complete(described, _default_max_batch_size(options.settings(backend.traits.name)))
@@ -477,7 +482,7 @@ def create_warm_instances(
 ) -> tuple[list[Instance], Sequence[WarmUpRun]]:
     """Creates the instances and runs the warm-up samples on each. Raises whatever the backend does; then all are
     closed. `folder` is the model's."""
-    check = partial(_check_ending, options)
+    check = partial(check_wanted, options, config.name)
     created = create_instances(model, wanted, check)
     warming = Warming(config, model.placement, options.on_loop, check)
     try:

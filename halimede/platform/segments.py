@@ -10,13 +10,12 @@ import os
 import stat
 from pathlib import Path
 
-import numpy as np
-
 FOLDER = Path("/dev/shm")
 """Where Linux keeps POSIX segments. A system without it has none that can be opened here."""
 
 _NAME_BYTES = 255
-_LARGE_BYTES = 1 << 16
+_LARGE_BYTES = 1 << 20
+"""A larger copy has a mapping of its own."""
 
 
 def segment_name(key: str) -> str | None:
@@ -89,9 +88,10 @@ class SharedBytes:
 
     def read(self, start: int, stop: int) -> memoryview:
         """A copy of the bytes, read-only. Raises OSError if the segment has become too short."""
-        # To clear a large bytearray, Python would hold the interpreter.
+        # To clear a large bytearray, Python would hold the interpreter. The pages of a mapping are cleared as they are
+        # filled, when it does not.
         size = stop - start
-        copied = np.empty(size, np.uint8).data if size > _LARGE_BYTES else memoryview(bytearray(size))
+        copied = memoryview(mmap.mmap(-1, size) if size > _LARGE_BYTES else bytearray(size))
         self._read_into(copied, start)
         return copied.toreadonly()
 

@@ -129,6 +129,12 @@ def unsent_bytes(transport: asyncio.WriteTransport) -> int:
         return size
 
 
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """Returns the address of a client, without its port; empty for a Unix socket."""
+    name = transport.get_extra_info("peername")
+    return str(name[0]) if isinstance(name, tuple) and name else ""
+
+
 def place(address: str, port: int) -> str:
     """Returns an address and port as clients write them."""
     if address.startswith(UNIX_PREFIX):

@@ -1,4 +1,4 @@
-"""The values of trace and log settings, which both protocols send as the same texts (H122, G11). Pure."""
+"""The values of administrative requests that both protocols send alike: trace and log settings (H122, G11). Pure."""
 
 import re
 from collections.abc import Sequence
@@ -9,6 +9,9 @@ LOG_FILE = "log file location can not be updated through network protocol"
 """Triton's text."""
 TRACE_FILE = "trace file location can not be updated through network protocol"
 """Triton's text."""
+
+MAX_LOAD_PARAMETERS = 10_000
+"""Parameters of a request to load a model, each of which may be a file. Beyond: 400, INVALID_ARGUMENT."""
 
 LEVELS = ("TIMESTAMPS", "TENSORS")
 NUMBERS = {"trace_rate": "rate", "trace_count": "count", "log_frequency": "log_frequency"}

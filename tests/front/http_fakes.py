@@ -51,6 +51,8 @@ class FakeExchange:
 
     room = 1 << 20
 
+    peer = ""
+
     def __init__(self, method: str, target: str, body: Buffer = b"", **headers: str) -> None:
         self.method = method.encode()
         self.target = target.encode()

@@ -20,14 +20,14 @@ class Loads:
         self._ends: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def begin(self, *names: str) -> None:
+    async def begin(self, *names: str, client: str = "") -> None:
         for name in names:
             self._ends[name] = asyncio.Event()
-            self._tasks[name] = asyncio.create_task(self._run(name))
+            self._tasks[name] = asyncio.create_task(self._run(name, client))
         await self.settle()
 
-    async def _run(self, name: str) -> None:
-        async with self.slots.acquired(name):
+    async def _run(self, name: str, client: str) -> None:
+        async with self.slots.acquired(name, client):
             self.begun.append(name)
             await self._ends[name].wait()
 
@@ -146,6 +146,33 @@ def test_slot_is_not_given_to_a_load_that_was_cancelled() -> None:
         assert loads.begun == ["a", "c"]
 
     play(1, scene)
+
+
+def test_client_with_all_slots_does_not_keep_another_from_loading() -> None:
+    async def scene(loads: Loads) -> None:
+        await loads.begin("a", "b", "c", client="greedy")
+        await loads.begin("x", "y", client="other")
+        assert loads.begun == ["a", "b", "x"]
+        await loads.begin("p", client="third")
+        assert loads.begun == ["a", "b", "x"], "there is one such slot"
+        await loads.end("x")
+        assert loads.begun == ["a", "b", "x", "y"]
+
+    play(2, scene)
+
+
+def test_free_slot_goes_to_the_client_with_the_fewest_loads() -> None:
+    async def scene(loads: Loads) -> None:
+        await loads.begin("a", "b", "c", client="greedy")
+        await loads.begin("x", "y", client="other")
+        await loads.end("a")
+        assert loads.begun == ["a", "b", "x"], "the slot beyond the two is not free again"
+        await loads.end("b")
+        assert loads.begun == ["a", "b", "x", "c"]
+        await loads.end("c")
+        assert loads.begun == ["a", "b", "x", "c", "y"]
+
+    play(2, scene)
 
 
 class Locked:

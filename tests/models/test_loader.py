@@ -117,6 +117,22 @@ def test_server_that_ends_starts_no_further_instance(tmp_path: Path) -> None:
     assert len([entry for entry in backend.log if "instance" in entry]) < 10
 
 
+def test_load_whose_model_is_to_be_unloaded_ends_at_its_next_step(tmp_path: Path) -> None:
+    backend = FakeBackend()
+    asked: list[str] = []
+
+    def overdue(name: str) -> bool:
+        asked.append(name)
+        return len(asked) > 5
+
+    text = CONFIG + "instance_group { count: 100 kind: KIND_CPU }"
+    error = failure(load_model(tmp_path, text, backend, LoadOptions(overdue=overdue, retries=3)))
+    assert set(asked) == {"m"}
+    assert str(error) == "model 'm' was unloaded while it was loaded"
+    assert len(backend.opened) == 1
+    assert len([entry for entry in backend.log if "instance" in entry]) < 10
+
+
 def test_load_opens_the_model_with_its_instances(tmp_path: Path) -> None:
     backend = FakeBackend()
     result = load_model(tmp_path, CONFIG, backend)

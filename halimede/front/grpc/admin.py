@@ -4,12 +4,12 @@ Holds an engine port and no state. Event-loop thread only; a large message is re
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from halimede.engine_port import EnginePort, Query, RegionKind
+from halimede.engine_port import EnginePort, LoadModel, Query, RegionKind
 from halimede.errors import Error, NotFound
 from halimede.front.access import Category
 from halimede.front.grpc.status import finish_with, internal_error
@@ -114,7 +114,11 @@ def _unwrapped(query: Query[Any] | Error) -> Query[Any]:
 
 def _ask(port: EnginePort, offload: Offload, rpc: AdminRpc, read: Callable[[], Query[Any]], call: GrpcCall) -> None:
     try:
-        port.ask(read(), partial(_answer, offload, rpc, call))
+        query = read()
+        # One client must not take all the slots of loads.
+        if isinstance(query, LoadModel):
+            query = replace(query, client=call.peer)
+        port.ask(query, partial(_answer, offload, rpc, call))
     except Error as error:
         finish_with(call, error)
     except Exception:

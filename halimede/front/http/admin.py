@@ -99,7 +99,7 @@ class HttpAdmin:
     def _of_repositories(self) -> Iterator[Route]:
         limit = self._limit
         index = self._asking(lambda e, *_: bodies.read_index(e.body, limit), _json(bodies.write_index))
-        load = self._asking(lambda e, repo, name: bodies.read_load(repo, name, e.body, limit), _done)
+        load = self._asking(lambda e, repo, name: bodies.read_load(repo, name, e.body, limit, e.peer), _done)
         unload = self._asking(lambda e, repo, name: bodies.read_unload(repo, name, e.body, limit), _done)
         yield Route(_REPOSITORY + "/index()", POST, Category.MODEL_REPOSITORY, index)
         yield Route(_REPOSITORY + "/models/([^/]+)/load", POST, Category.MODEL_REPOSITORY, load)

@@ -154,6 +154,11 @@ class HttpExchange(Streamable, Protocol):
     began: int
     on_gone: Callable[[], None]
 
+    @property
+    def peer(self) -> str:
+        """The address of the client, without its port; empty for a Unix socket."""
+        ...
+
 
 def run_offloaded(
     offload: Offload,

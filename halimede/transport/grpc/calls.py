@@ -32,10 +32,13 @@ OK = 0
 
 
 class GrpcCall(Protocol):
-    """A call, as the service sees it. No method raises, even after the client has gone."""
+    """A call, as the service sees it. No method raises, even after the client has gone. `peer` is the address of the
+    client, without its port."""
 
     @property
     def metadata(self) -> Metadata: ...
+    @property
+    def peer(self) -> str: ...
 
     def send(self, message: Message) -> bool:
         """Sends a message. Returns False if the sender should wait for `on_writable`."""

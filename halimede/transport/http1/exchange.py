@@ -71,6 +71,11 @@ class Http1Exchange:
         self.gone = False
         self.on_gone: Callable[[], None] = _NO_GONE
 
+    @property
+    def peer(self) -> str:
+        """The address of the client, without its port; empty for a Unix socket."""
+        return self._connection.peer
+
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         """Answers with a whole body. Later answers are ignored. `fields` are complete header lines, written before
         Content-Length; without any, the answer has the content type text/plain. `body` is written without being copied
@@ -98,6 +103,9 @@ class Http1Exchange:
 
 class AnsweringConnection(Protocol):
     """What an exchange needs of its connection."""
+
+    @property
+    def peer(self) -> str: ...
 
     def answer(self, exchange: Http1Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
 

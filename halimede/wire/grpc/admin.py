@@ -4,7 +4,7 @@ Each `read_*` may raise Error with Triton's text, and Internal for a message tha
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from halimede.engine_port import (
     LOG_FORMATS,
@@ -22,10 +22,8 @@ from halimede.protocol import inference_pb2 as pb
 from halimede.tensors import Buffer
 from halimede.wire.grpc.infer import parse, sendable
 from halimede.wire.grpc.scan import FieldReader
-from halimede.wire.settings import LOG_FILE, NUMBERS, TRACE_FILE, read_levels, read_number
+from halimede.wire.settings import LOG_FILE, MAX_LOAD_PARAMETERS, NUMBERS, TRACE_FILE, read_levels, read_number
 
-MAX_LOAD_PARAMETERS: Final = 10_000
-"""Parameters of a gRPC request to load a model, each of which may be a file. Beyond: INVALID_ARGUMENT."""
 _LOAD_PARAMETER, _PARAMETER_VALUE = 0x1A, 0x12
 """The tags of a parameter in the request, and of its value."""
 

@@ -25,10 +25,11 @@ from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
 from halimede.tensors import Buffer
 from halimede.wire.http import json
 from halimede.wire.http.json_slices import read_small
-from halimede.wire.settings import LOG_FILE, NUMBERS, TRACE_FILE, read_levels, read_number
+from halimede.wire.settings import LOG_FILE, MAX_LOAD_PARAMETERS, NUMBERS, TRACE_FILE, read_levels, read_number
 
 _NO_REPOSITORY: Final = "'repository_name' specification is not supported"
 _FILE: Final = "file:"
+_PARAMETERS_PER_TURN: Final = 256
 _DECODED_CHARACTERS: Final = 1 << 20
 """Characters of base64 that are decoded without a break."""
 
@@ -72,12 +73,18 @@ def _entry(entry: IndexEntry) -> dict[str, str]:
     return {key: value for key, value in members.items() if value or key == "name"}
 
 
-def read_load(repository: str, model: str, body: Buffer, limit: int) -> LoadModel:
-    """Reads a request to load a model, with its configuration and files (H112 to H115)."""
+def read_load(repository: str, model: str, body: Buffer, limit: int, client: str = "") -> LoadModel:
+    """Reads a request of a client to load a model, with its configuration and files (H112 to H115)."""
     _refuse_repository(repository)
     config = None
     files: list[tuple[str, bytes]] = []
-    for key, value in _parameters(body, limit).items():
+    parameters = _parameters(body, limit)
+    if len(parameters) > MAX_LOAD_PARAMETERS:
+        raise Invalid(f"the request has more than {MAX_LOAD_PARAMETERS} parameters")
+    for number, (key, value) in enumerate(parameters.items()):
+        # Lets other threads run.
+        if not number % _PARAMETERS_PER_TURN:
+            sleep(0)
         value = _string(value)
         if key == "config":
             config = value
@@ -85,7 +92,7 @@ def read_load(repository: str, model: str, body: Buffer, limit: int) -> LoadMode
             files.append((key.removeprefix(_FILE), _decoded(value, key)))
         else:
             raise Internal("unexpected error on creating Triton parameter")
-    return LoadModel(model, config, tuple(files))
+    return LoadModel(model, config, tuple(files), client=client)
 
 
 def _decoded(text: str, key: str) -> bytes:

@@ -60,12 +60,20 @@ _INTEGER = re.compile(r"\s*([+-]?)([0-9]+)\s*", re.ASCII)
 _HEADER: Final = "Unable to parse Inference-Header-Content-Length"
 
 
-@lru_cache(maxsize=1024)
+_MAX_KNOWN_VALUE_BYTES: Final = 32
+"""Length of a value of the header that is remembered. A client may send longer ones: a number after many zeros."""
+
+
 def parse_header_length(value: bytes | None, content_length: int) -> int | None:
     """Returns how many bytes of JSON begin a body of `content_length` bytes, by the value of the header, or None
     without a header. Raises Invalid (H33)."""
     if value is None:
         return None
+    known = len(value) <= _MAX_KNOWN_VALUE_BYTES
+    return _known_header_length(value, content_length) if known else _header_length(value, content_length)
+
+
+def _header_length(value: bytes, content_length: int) -> int:
     text = value.decode("latin-1")
     found = _INTEGER.fullmatch(text)
     if found is None:
@@ -76,6 +84,9 @@ def parse_header_length(value: bytes | None, content_length: int) -> int | None:
     if not 0 <= length <= content_length:
         raise Invalid(f"inference header size should be in range (0, {content_length}), got: {text}")
     return length
+
+
+_known_header_length = lru_cache(maxsize=1024)(_header_length)
 
 
 # Requests.

@@ -57,6 +57,7 @@ class FakeCall:
         self.resumes: list[Callable[[], None]] = []
         self.unsent: list[Callable[[], None]] = []
         self.held_back = False
+        self.peer = ""
 
     def send(self, message: Message) -> bool:
         assert self.status is None, "sent after the end"

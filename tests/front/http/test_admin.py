@@ -19,7 +19,7 @@ from halimede.engine_port import (
 )
 from halimede.errors import Invalid, NotFound, Unavailable, Unsupported
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES, PLAIN
-from tests.front.http_fakes import Rig
+from tests.front.http_fakes import FakeExchange, Rig
 
 LOG = LogInfo("", True, True, True, 0, "default")
 TRACE = TraceInfo((), 1000, -1, 0, "", "triton")
@@ -53,6 +53,12 @@ def test_load_that_takes_a_while_is_answered_when_it_is_done() -> None:
     assert exchange.answers == []
     rig.port.answer_held()
     assert exchange.answer == (400, JSON, b'{"error":"load failed"}')
+
+
+def test_load_names_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeExchange, "peer", "192.0.2.1")
+    rig = answering((LoadModel("m", client="192.0.2.1"), None))
+    assert rig.ask("POST", "/v2/repository/models/m/load").answer == (200, JSON, b"")
 
 
 def test_large_load_is_read_on_another_thread() -> None:

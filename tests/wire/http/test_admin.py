@@ -17,7 +17,7 @@ from halimede.wire.http.admin import (
     write_log_settings,
     write_trace_settings,
 )
-from halimede.wire.settings import LOG_FILE, TRACE_FILE
+from halimede.wire.settings import LOG_FILE, MAX_LOAD_PARAMETERS, TRACE_FILE
 
 LIMIT = 1000
 TOO_LARGE = (
@@ -88,6 +88,16 @@ def test_load_that_cannot_be_read_is_refused(value: Any, kind: type[Error], text
     with pytest.raises(Error) as raised:
         load(value)
     assert refusal(raised.value) == (kind, text)
+
+
+def test_load_has_a_limit_of_parameters() -> None:
+    def of(count: int) -> LoadModel:
+        text = json.dumps({"parameters": {f"file:{number}": "" for number in range(count)}})
+        return read_load("", "m", text.encode(), len(text))
+
+    assert len(of(MAX_LOAD_PARAMETERS).files) == MAX_LOAD_PARAMETERS
+    with pytest.raises(Invalid, match="the request has more than 10000 parameters"):
+        of(MAX_LOAD_PARAMETERS + 1)
 
 
 @pytest.mark.parametrize("read", [read_load, read_unload])
