@@ -10,7 +10,7 @@ import gc
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import process_time_ns
@@ -47,6 +47,9 @@ class NullCall:
 
     def __init__(self) -> None:
         self.sent = 0
+
+    def peer_names(self) -> Sequence[str]:
+        return ()
 
     def send(self, message: Message) -> bool:
         self.sent += 1

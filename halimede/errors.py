@@ -116,5 +116,24 @@ class Cancelled(Error):
     word = "Cancelled"
 
 
+class Unauthenticated(Error):
+    """The client has not shown who it is, or its key does not count (`--auth`)."""
+
+    word = "Unauthenticated"
+
+
+class Forbidden(Error):
+    """The client may not do this (`--auth`)."""
+
+    word = "Permission denied"
+
+
+class TooMany(Error):
+    """The client sends more than it may at a time (`--auth`). `retry_secs` is when it may try again."""
+
+    word = "Resource exhausted"
+    retry_secs = 1.0
+
+
 class DecoupledModel(Unsupported):
     """The model is decoupled, and the caller accepts one response only. Each front end has its own text (H31, G24)."""

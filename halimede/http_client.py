@@ -1,15 +1,18 @@
-"""Asks a running server over HTTP, for `halimede top` and `halimede graph`.
+"""Asks a running server over HTTP, for `halimede top` and `halimede graph`. Sends the key in the environment variable
+HALIMEDE_KEY to a server with `--auth`.
 
 Blocks for at most `limit` seconds between two pieces of an answer. Any thread.
 """
 
 import json
+import os
 import urllib.error
 import urllib.request
 from typing import Any
 
 from halimede.errors import Unavailable
 
+KEY_VARIABLE = "HALIMEDE_KEY"
 MAX_BYTES = 64 << 20
 """Bytes of an answer that are read."""
 
@@ -29,10 +32,15 @@ def fetch(url: str, path: str, limit: float, sent: bytes | None = None) -> bytes
     Raises Refused with the server's own message, Unavailable if no server answers or it does not speak HTTP.
     """
     try:
-        with urllib.request.urlopen(url + path, sent, timeout=limit) as answer:
+        request = urllib.request.Request(url + path, sent)
+        if key := os.environ.get(KEY_VARIABLE):
+            # Not to another server to which this one may send us.
+            request.add_unredirected_header("Authorization", f"Bearer {key}")
+        with urllib.request.urlopen(request, timeout=limit) as answer:
             return bytes(answer.read(MAX_BYTES))
     except urllib.error.HTTPError as error:
-        raise Refused(f"{url} says: {_reason(error)}") from None
+        hint = f"; the environment variable {KEY_VARIABLE} is for its key" if error.code == 401 else ""
+        raise Refused(f"{url} says: {_reason(error)}{hint}") from None
     except (OSError, ValueError) as error:
         raise Unavailable(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
     except Exception as error:  # http.client raises errors of its own for an answer that is not HTTP

@@ -32,6 +32,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "custom_metrics": "errors",
             "http_client": "errors",
             "protocol": "",
+            "identities": "errors",
             "options": "errors",
             "platform": "errors",
             "backends.traits": "",
@@ -59,15 +60,15 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "backends.registry custom_metrics requests tensors errors platform version",
             "wire": "protocol engine_port requests tensors errors",
             "transport": "tensors errors platform",
-            "front": "traces engine_port wire transport requests tensors errors",
+            "front": "identities traces engine_port wire transport requests tensors errors",
             "checking": "backends.traits backends.registry engine models agents backends config options tensors errors",
             "devtools": "backends.traits backends.registry http_client checking engine engine_port wire models config "
             "backends options requests tensors errors",
-            "serving": "traces front engine_port transport options platform errors",
+            "serving": "identities traces front engine_port transport options platform errors",
             "binding": "backends backends.registry serving engine loading models config options tensors errors "
             "platform",
-            "cli": "backends.registry devtools checking top serving engine engine_port models config options requests "
-            "tensors errors platform version",
+            "cli": "identities backends.registry devtools checking top serving engine engine_port models config "
+            "options requests tensors errors platform version",
             "top": "http_client errors",
             "main": "cli",
             "version": "compiled",

@@ -30,6 +30,9 @@ def test_kind_and_text_survive_a_prefix_and_cross_processes(kind: type[Error]) -
         (errors.Cancelled, "Cancelled"),
         (errors.TimedOut, "Unavailable"),
         (errors.DecoupledModel, "Unsupported"),
+        (errors.Unauthenticated, "Unauthenticated"),
+        (errors.Forbidden, "Permission denied"),
+        (errors.TooMany, "Resource exhausted"),
     ],
 )
 def test_kind_has_a_name_for_load_errors(kind: type[Error], word: str) -> None:

@@ -24,6 +24,11 @@ def options_of(flags: Sequence[str], options: Mapping[str, Option], environment:
         raise Invalid(
             "the flags --log-... are for the command; a program sets up its own log: logging.getLogger('halimede')"
         )
+    if parsed.audit_file:
+        raise Invalid(
+            "the flag --audit-file is for the command; with --auth a program gets these lines from "
+            "logging.getLogger('halimede.audit')"
+        )
     return parsed
 
 

@@ -18,6 +18,7 @@ from halimede.models.repository import FoundModel
 from halimede.options import LogOptions, ServerOptions
 from halimede.platform.loops import new_event_loop
 from halimede.platform.offload import OffloadPool
+from halimede.serving.identity_file import open_guard
 from halimede.serving.ports import Ports
 
 log = logging.getLogger(__name__)
@@ -79,9 +80,10 @@ class Run:
     async def _run(self) -> None:
         """Raises Error if the server cannot start."""
         loop, timeout = asyncio.get_running_loop(), self._options.exit_timeout_secs
+        guard = open_guard(self._options)
         engine = self._engine = Engine(self._options, loop, apply_log, bound=self._bound)
         offload = OffloadPool(loop)
-        ports = Ports(self._options, engine, engine.tracing, offload)
+        ports = Ports(self._options, engine, engine.tracing, offload, guard)
         try:
             await self._load(engine)
             await ports.open()
@@ -134,3 +136,5 @@ def apply_log(options: LogOptions) -> None:
     ):
         level = each if is_on else level
     logging.getLogger("halimede").setLevel(level - max(0, options.verbose) if options.info else level)
+    # A client that may change levels must not hide what it does.
+    logging.getLogger("halimede.audit").setLevel(logging.INFO)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import NoReturn
 
 from halimede.errors import Invalid
+from halimede.identities.roles import ROLES
 from halimede.options import ServerOptions, parse, suggestion
 from halimede.options.flags import FLAGS, Flag
 from halimede.options.kinds import SWITCH
@@ -21,6 +22,14 @@ MIN_INTERVAL = 0.1
 """Seconds."""
 FORMATS = ("text", "mermaid", "svg", "json")
 SHELLS = ("bash", "zsh", "fish")
+AUTH_FILE = "auth.toml"
+AUTH_ACTIONS = {
+    "add": ("role", "subject", "no-key", "rate", "burst", "concurrent", "expires-days"),
+    "key": ("replace",),
+    "list": ("json",),
+    "remove": (),
+}
+"""What `halimede auth` does, and the options of each."""
 _ENVIRONMENT_FLAGS = ("python-environments", "python-environment-directory", "python-environment-timeout-secs")
 
 
@@ -101,6 +110,25 @@ class Completion(Order):
     """The shell to print a script for."""
 
     shell: str
+
+
+@dataclass(frozen=True, slots=True)
+class Auth(Order):
+    """What to do with which identity in which file. `action` is one of `AUTH_ACTIONS`. `rate`, `burst`, `concurrent`
+    and `expires_days` are 0 if they were not given."""
+
+    action: str
+    name: str
+    file: str
+    roles: tuple[str, ...] = ()
+    subjects: tuple[str, ...] = ()
+    no_key: bool = False
+    replace: bool = False
+    rate: float = 0.0
+    burst: int = 0
+    concurrent: int = 0
+    expires_days: float = 0.0
+    json: bool = False
 
 
 class Parser(argparse.ArgumentParser):
@@ -306,6 +334,47 @@ def add_model_run(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_auth(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "halimede auth add|key|list|remove [NAME] [options]"
+    parser.description = (
+        "Changes or shows a file of identities for halimede serve --auth=FILE. A running server reads it again within\n"
+        "seconds. Keys are printed once; the file has only hashes of them.\n\n"
+        "  add NAME      make an identity and a key for it\n"
+        "  key NAME      make another key for an identity\n"
+        "  list          show the identities\n"
+        "  remove NAME   remove an identity with its keys"
+    )
+    parser.add_argument("action", choices=tuple(AUTH_ACTIONS), metavar="ACTION", help=", ".join(AUTH_ACTIONS))
+    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="name of the identity")
+    parser.add_argument("--file", type=_filled, default=AUTH_FILE, metavar="FILE", help=f"default {AUTH_FILE}")
+    add = parser.add_argument_group("options of add")
+    add.add_argument(
+        "--role",
+        action="append",
+        choices=tuple(ROLES),
+        metavar="ROLE",
+        help=f"what it may do: {', '.join(ROLES)}; may be repeated",
+    )
+    add.add_argument(
+        "--subject",
+        action="append",
+        type=_filled,
+        metavar="NAME",
+        help="a name in client certificates that shows this identity, such as CN=alice; may be repeated",
+    )
+    add.add_argument("--no-key", action="store_true", help="make no key: only certificates show it")
+    add.add_argument("--rate", type=_rate, metavar="NUMBER", help="requests per second (default: any)")
+    add.add_argument(
+        "--burst", type=_count, metavar="NUMBER", help="requests that may come together (default: the rate)"
+    )
+    add.add_argument("--concurrent", type=_count, metavar="NUMBER", help="inferences in flight (default: any)")
+    add.add_argument("--expires-days", type=_rate, metavar="NUMBER", help="days until it expires (default: never)")
+    key = parser.add_argument_group("options of key")
+    key.add_argument("--replace", action="store_true", help="remove its earlier keys")
+    shown = parser.add_argument_group("options of list")
+    shown.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
 def add_completion(parser: argparse.ArgumentParser) -> None:
     parser.usage = "halimede completion bash|zsh|fish"
     parser.description = (
@@ -370,7 +439,14 @@ def _filled(text: str) -> str:
     return text
 
 
-_interval.__name__ = "number"  # argparse names the type in its message
+def _rate(text: str) -> float:
+    number = float(text)
+    if not 0.001 <= number < 1e9:  # NaN is refused too
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0.001 on")
+    return number
+
+
+_interval.__name__ = _rate.__name__ = "number"  # argparse names the type in its message
 _count.__name__ = "integer"
 
 
@@ -408,6 +484,29 @@ def _model_run(given: argparse.Namespace) -> ModelRun:
     return ModelRun(given.path, tuple(given.inputs), *sequence, given.version, given.json, given.repeat, server)
 
 
+def _auth(given: argparse.Namespace) -> Auth:
+    takes = AUTH_ACTIONS[given.action]
+    for option in {name for names in AUTH_ACTIONS.values() for name in names} - set(takes):
+        if getattr(given, option.replace("-", "_")):
+            raise Invalid(f"--{option} is no option of {given.action}")
+    if bool(given.name) is (given.action == "list"):
+        raise Invalid("list takes no name" if given.name else f"{given.action} needs the name of an identity")
+    return Auth(
+        given.action,
+        given.name,
+        given.file,
+        tuple(dict.fromkeys(given.role or ())),
+        tuple(dict.fromkeys(given.subject or ())),
+        given.no_key,
+        given.replace,
+        given.rate or 0.0,
+        given.burst or 0,
+        given.concurrent or 0,
+        given.expires_days or 0.0,
+        given.json,
+    )
+
+
 def _completion(given: argparse.Namespace) -> Completion:
     return Completion(given.shell)
 
@@ -420,6 +519,7 @@ COMMANDS: Mapping[str, tuple[Callable[[argparse.ArgumentParser], None], Callable
             "check": (add_check, _check),
             "graph": (add_graph, _graph),
             "model run": (add_model_run, _model_run),
+            "auth": (add_auth, _auth),
             "completion": (add_completion, _completion),
         }
     )

@@ -14,7 +14,7 @@ from halimede.options.flags import FLAGS, SERVED, Flag
 from halimede.options.kinds import BOOLEAN, SWITCH
 
 _DIRECTORIES = re.compile(r"-(repository|directory|store)$")
-_FILES = re.compile(r"-(file|cert|key)$")
+_FILES = re.compile(r"^auth$|-(file|cert|key)$")
 _PATHS = {"DIRECTORY": shtab.DIRECTORY, "REPO": shtab.DIRECTORY, "PATH": shtab.DIRECTORY, "FILE": shtab.FILE}
 """How to complete an argument, by the name that the help gives its value."""
 

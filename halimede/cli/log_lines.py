@@ -16,12 +16,21 @@ ROWS = "table"
 """The attribute of a record with the rows of a table."""
 LEFT_OUT = "left_out"
 """The attribute of a record with the number of repetitions that were not written."""
+AUDIT_FIELDS = ("identity", "shown", "peer", "action", "outcome")
+"""The attributes of a line of the audit: who, by which key or certificate, from where, did what, and the result."""
 VERBATIM = "verbatim"
 """The attribute of a record whose message comes from a model and is not changed."""
 
 _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_C0 = range(0x20)
+_MISLEADING = (0x7F, *range(0x80, 0xA0), 0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+"""Characters that a terminal obeys or that change the order of a line: DEL, C1, line separators, marks of direction.
+Triton writes them as they are."""
 # Triton writes capital hexadecimal digits, and escapes only control characters, quotes and backslashes.
-_ESCAPES = str.maketrans({**{chr(code): f"\\u{code:04X}" for code in range(32)}, **_SHORT})
+_ESCAPES = str.maketrans({**{chr(code): f"\\u{code:04X}" for code in (*_C0, *_MISLEADING)}, **_SHORT})
+_JSON_ESCAPES = str.maketrans({chr(code): f"\\u{code:04X}" for code in _MISLEADING})
+VISIBLE = str.maketrans({chr(code): f"\\u{code:04X}" for code in (*_C0, *_MISLEADING)})
+"""For `str.translate`: makes characters visible that a terminal obeys, also line ends."""
 
 
 @lru_cache(4)
@@ -97,14 +106,15 @@ class JsonFormatter(logging.Formatter):
             "line": record.lineno,
             "message": record.getMessage(),
         }
-        for name in ("model", "version", "instance", "request_id", ROWS, LEFT_OUT):
+        for name in ("model", "version", "instance", "request_id", *AUDIT_FIELDS, ROWS, LEFT_OUT):
             value = getattr(record, name, None)
             if value is not None and value != "":
                 line[name] = value
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         # Names of files may have surrogates, which UTF-8 cannot encode.
-        return dumps(line, ensure_ascii=False, default=str).encode("utf-8", "replace").decode()
+        text = dumps(line, ensure_ascii=False, default=str).translate(_JSON_ESCAPES)
+        return text.encode("utf-8", "replace").decode()
 
 
 _LEVELS = {"E": "ERROR", "W": "WARNING", "I": "INFO"}

@@ -33,6 +33,8 @@ from halimede.errors import Invalid
 from halimede.options import LogOptions
 
 ROOT = "halimede"
+AUDIT: Final = "halimede.audit"
+"""The logger of what clients change. Its lines are written whatever the levels are, since a client may change those."""
 _FLUSH_SECONDS = 5.0
 
 PAUSE = 0.002
@@ -107,7 +109,7 @@ class Log(logging.Handler):
         self._options = options
         self._attached: list[logging.Logger] = []
         self._last_resort = logging.lastResort
-        self.addFilter(lambda record: _is_wanted(self._options, record.levelno))
+        self.addFilter(lambda record: record.name == AUDIT or _is_wanted(self._options, record.levelno))
         self.configure(options)
         self._writer.start()
 
@@ -377,16 +379,22 @@ def console_of_process() -> Console:
     return Console(sys.stdout, sys.stderr, sys.stderr if is_terminal(sys.stderr) else None, has_colours(sys.stderr))
 
 
-def install(options: LogOptions, console: Console, clock: Callable[[], float] = time.monotonic) -> Log:
+def install(
+    options: LogOptions, console: Console, clock: Callable[[], float] = time.monotonic, audit_file: str = ""
+) -> Log:
     """Sends information to standard output, warnings and errors to standard error, or all of it to the log file (L4).
-    Replaces an earlier installation. Raises Invalid if the file cannot be opened (C7).
+    The audit goes to a file of its own if one is given. Replaces an earlier installation. Raises Invalid if a file
+    cannot be opened (C7).
     """
     file = LogFile(options.file) if options.file else None
     # Tests and embedding programs install more than once in a process.
-    for earlier in [handler for handler in logging.getLogger(ROOT).handlers if isinstance(handler, Log)]:
-        earlier.close()
+    for name in (ROOT, AUDIT):
+        for earlier in [handler for handler in logging.getLogger(name).handlers if isinstance(handler, Log)]:
+            earlier.close()
     log = Log(options, console, file, clock)
     log.attach(ROOT)
+    if audit_file:
+        Log(LogOptions(format="json"), console, LogFile(audit_file), clock).attach(AUDIT)
     # Not a handler of the root logger: `logging.basicConfig` in a model would have no effect then.
     logging.lastResort = log
     return log

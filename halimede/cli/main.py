@@ -144,6 +144,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "init": Command("make a model of a file: halimede init FILE REPO", partial(_run_small, "init")),
         "check": Command("name every problem of model repositories: halimede check REPO", partial(_run_small, "check")),
         "graph": Command("draw the steps of an ensemble: halimede graph MODEL", partial(_run_small, "graph")),
+        "auth": Command("make keys for --auth: halimede auth add NAME --role ROLE", partial(_run_small, "auth")),
         "model": Command("run one model without a server: halimede model run PATH", _model),
         "completion": Command("complete words in a shell: halimede completion bash", partial(_run_small, "completion")),
         "help": Command("list the commands, or the options of one: halimede help COMMAND", _show_help),

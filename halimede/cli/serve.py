@@ -29,6 +29,7 @@ from halimede.engine.answers import EXTENSIONS
 from halimede.engine.engine import Engine
 from halimede.engine_port import EnginePort
 from halimede.errors import Error, Unavailable
+from halimede.identities.guard import Guard
 from halimede.models.lifecycle import ModelTable
 from halimede.options import ServerOptions
 from halimede.platform.limits import allow_many_files
@@ -36,6 +37,7 @@ from halimede.platform.loop_watch import LoopWatch
 from halimede.platform.loops import new_event_loop
 from halimede.platform.memory import share_memory
 from halimede.platform.offload import OffloadPool
+from halimede.serving.identity_file import open_guard
 from halimede.serving.ports import Ports
 
 log = logging.getLogger(__name__)
@@ -71,7 +73,7 @@ def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine)
     """
     share_memory()  # a setting of the process that must precede its second thread, which is the log's
     try:
-        logs = install(options.log, console_of_process())
+        logs = install(options.log, console_of_process(), audit_file=options.audit_file)
         logs.attach(*packages())
     except Error as error:
         say_error(str(error))
@@ -114,6 +116,8 @@ class Server:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
         try:
+            # First, because a mistake there must not cost the loading of the models.
+            guard = open_guard(self._options)
             engine = Engine(self._options, loop, self._logs.configure)
         except Error as error:
             self._logs.say_error(f"creating server: {error.word} - {error}")
@@ -124,7 +128,7 @@ class Server:
             if not await self._load(engine, ended):
                 self.left_behind |= not await engine.stop(self._options.exit_timeout_secs)
                 return 0 if ended.is_set() and not self.left_behind else 1
-            failure = await self._open(engine, offload, loop)
+            failure = await self._open(engine, offload, loop, guard)
             if failure is not None:
                 await self._stop(engine)
                 self._logs.say_error(str(failure))  # the last line, and not far above those of the unloads
@@ -194,14 +198,16 @@ class Server:
             self._logs.show(progress_text(models, loop.time() - began))
             await asyncio.sleep(PROGRESS_SECONDS)
 
-    async def _open(self, engine: Engine, offload: OffloadPool, loop: asyncio.AbstractEventLoop) -> Error | None:
+    async def _open(
+        self, engine: Engine, offload: OffloadPool, loop: asyncio.AbstractEventLoop, guard: Guard | None
+    ) -> Error | None:
         """Opens the ports after the models are loaded (C61). Returns the error if one of them does not open."""
         log_table(log, options_table(self._options, __version__, EXTENSIONS))
         log.info("The modules that every request passes are %s", FORM)
         # The loaded models stay. Later collections need not look at their objects.
         gc.collect()
         gc.freeze()
-        ports = self._ports = Ports(self._options, self._port_of(engine, loop), engine.tracing, offload)
+        ports = self._ports = Ports(self._options, self._port_of(engine, loop), engine.tracing, offload, guard)
         try:
             await ports.open()
         except Error as error:

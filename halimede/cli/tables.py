@@ -3,19 +3,25 @@
 from collections.abc import Iterable, Mapping, Sequence
 from json import dumps
 
+from halimede.cli.log_lines import VISIBLE
 from halimede.options import ServerOptions
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A frame of `+`, `-` and `|` around left-aligned columns. A cell may have several lines.
 
-    Every row must be as long as the header. The text does not end with a line end.
+    Every row must be as long as the header. The text does not end with a line end. Characters that a terminal would
+    obey are escaped.
     """
-    cells = [[cell.splitlines() or [""] for cell in row] for row in (header, *rows)]
+    cells = [[_lines(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(line) for row in cells for line in row[column]) for column in range(len(header))]
     rule = "+" + "".join("-" * (width + 2) + "+" for width in widths)
     first, *others = [_row(row, widths) for row in cells]
     return "\n".join([rule, *first, rule, *(line for lines in others for line in lines), rule])
+
+
+def _lines(cell: str) -> list[str]:
+    return [line.translate(VISIBLE) for line in cell.removesuffix("\n").split("\n")]
 
 
 def _row(row: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
-from halimede.errors import Invalid
+from halimede.errors import Error, Invalid
+from halimede.identities.guard import Caller
+from halimede.identities.roles import Right
 from halimede.requests import InferRequest
 
 
@@ -36,11 +38,35 @@ class Access:
 
     `keys` maps the name of a category to the header, and its value, that a request must have. Other categories are
     open. `forward` searches the names of headers: those in which it finds something become parameters of an inference.
-    None means none.
+    None means none. `caller` is the one whose requests these are, None without `--auth`: what it may not do is refused
+    before its body is read.
     """
 
     keys: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     forward: Search | None = None
+    caller: Caller | None = None
+
+    def refusal(self, category: Category, right: Right | None = None) -> Error | None:
+        """Returns why the caller may use nothing of a category, or has not this one right; None if it may."""
+        if self.caller is None:
+            return None
+        return self.caller.refusal(CATEGORY_RIGHTS[category] if right is None else (right,))
+
+
+CATEGORY_RIGHTS: Mapping[Category, tuple[Right, ...]] = MappingProxyType(
+    {
+        Category.HEALTH: (Right.HEALTH,),
+        Category.METADATA: (Right.METADATA,),
+        Category.INFERENCE: (Right.INFERENCE,),
+        Category.SHARED_MEMORY: (Right.REGIONS, Right.MEMORY),
+        Category.MODEL_CONFIG: (Right.METADATA,),
+        Category.MODEL_REPOSITORY: (Right.STATE, Right.CONTROL),
+        Category.STATISTICS: (Right.STATE,),
+        Category.TRACE: (Right.STATE, Right.CONTROL),
+        Category.LOGGING: (Right.STATE, Right.CONTROL),
+    }
+)
+"""The rights of which a request of a category needs one (`--auth`). Which one, its question says (`caller_port`)."""
 
 
 MAX_FORWARDED_NAME = 256

@@ -7,7 +7,9 @@ from time import monotonic
 from halimede.engine_port import EnginePort, MetricFamily, Metrics
 from halimede.errors import Error
 from halimede.front.access import Category
-from halimede.front.http.handling import GET, HttpExchange, Route
+from halimede.front.http.handling import GET, HttpExchange, Route, RouteHandler, refuse
+from halimede.identities.guard import Caller
+from halimede.identities.roles import Right
 from halimede.wire.prometheus import OPENMETRICS, TEXT, encode_metrics, encode_openmetrics, wants_openmetrics
 
 TEXT_FIELDS = b"Content-Type: %b\r\n" % TEXT
@@ -58,7 +60,8 @@ class MetricsScrapes:
 
     def route(self) -> Route:
         """Returns the route for the HTTP port. It belongs to the category of statistics."""
-        return Route("/metrics()()", GET, Category.STATISTICS, lambda exchange, _, __: self.answer(exchange))
+        handle: RouteHandler = lambda exchange, _, __: self.answer(exchange)  # noqa: E731
+        return Route("/metrics()()", GET, Category.STATISTICS, handle, right=Right.METRICS)
 
 
 class MetricsService:
@@ -75,3 +78,17 @@ class MetricsService:
             exchange.respond(200, TEXT_FIELDS, ())
         else:
             self._scrapes.answer(exchange)
+
+
+class MetricsOfCaller:
+    """The metrics port for one caller (`--auth`)."""
+
+    def __init__(self, service: MetricsService, caller: Caller) -> None:
+        self._service = service
+        self._refusal = caller.refusal((Right.METRICS,))
+
+    def handle(self, exchange: HttpExchange) -> None:
+        if self._refusal is not None:
+            refuse(exchange, self._refusal)
+        else:
+            self._service.handle(exchange)

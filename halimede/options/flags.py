@@ -232,6 +232,19 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Serve these protocols only to requests with this metadata, triton-grpc-protocol-<key>.", repeatable=True,
         ),
     ),
+    # Both are ours.
+    "Access": (
+        Flag(
+            "auth", TEXT, "",
+            "File of the identities that may use the server, with hashes of their keys, roles and limits; 'halimede "
+            "auth' makes it. It is read again when it changes.",
+        ),
+        Flag(
+            "audit-file", TEXT, "",
+            "Append a line of JSON for each change that a client makes (loads, settings, shared memory) to this file. "
+            "With --auth alone these lines go to the log.",
+        ),
+    ),
     # All of them are ours.
     "Limits of clients": (
         Flag(

@@ -426,6 +426,8 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         http_max_input_size=given.last("http-max-input-size", int),
         http_max_header_bytes=given.last("http-max-header-bytes", int),
         client_limits=_client_limits(given),
+        auth=given.last("auth", str),
+        audit_file=given.last("audit-file", str),
         http_drain_secs=max(0.0, given.last("http-drain-secs", float)),
         grpc=_endpoint(given, "grpc"),
         grpc_options=_grpc(given),

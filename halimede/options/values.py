@@ -185,6 +185,10 @@ class ServerOptions:
     """Bytes of a request body after decompression (C24)."""
     http_max_header_bytes: int = 131072
     client_limits: ClientLimits = ClientLimits()
+    auth: str = ""
+    """File of the identities that may use the server; empty: everybody may. Triton does not have this flag."""
+    audit_file: str = ""
+    """Where lines about changes by clients go; empty: to the log, if `auth` is set."""
     http_drain_secs: float = 5.0
     http_restricted: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     """The header and value that a request must have, by category: `health`, `inference`, ... (C26)."""

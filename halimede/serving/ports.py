@@ -7,17 +7,23 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 from halimede.engine_port import EnginePort
 from halimede.front.access import Access, Category
+from halimede.front.caller_port import CallerPort, StreamPort
 from halimede.front.delaying_port import DelayingPort
+from halimede.front.grpc.callers import GrpcOfCallers
 from halimede.front.grpc.service import GrpcService
+from halimede.front.http.callers import FrontEnd, HttpOfCallers
 from halimede.front.http.service import HttpService
-from halimede.front.metrics import MetricsScrapes, MetricsService
+from halimede.front.metrics import MetricsOfCaller, MetricsScrapes, MetricsService
+from halimede.identities.guard import Caller, Guard, everyone
 from halimede.options import Endpoint, ServerOptions, search_of
 from halimede.platform.limits import usable_memory
 from halimede.platform.memory import give_memory_back
 from halimede.platform.offload import OffloadPool
+from halimede.serving.identity_file import IdentityWatch
 from halimede.traces import Sampler
 from halimede.transport.buffered_bytes import UNLIMITED, BufferedBytes, FreedBytes
 from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
@@ -34,13 +40,22 @@ _MILLISECOND = 1e-3
 
 
 class Ports:
-    """The ports that the options allow. `http`, `grpc` and `metrics` are the addresses of those that are open, with
-    their real port numbers; empty for the others."""
+    """The ports that the options allow. `guard` decides who may use them, None: everybody may. `http`, `grpc` and
+    `metrics` are the addresses of those that are open, with their real port numbers; empty for the others."""
 
-    def __init__(self, options: ServerOptions, port: EnginePort, traces: Sampler, offload: OffloadPool) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        port: EnginePort,
+        traces: Sampler,
+        offload: OffloadPool,
+        guard: Guard | None = None,
+    ) -> None:
         self.http = self.grpc = self.metrics = ""
         self._options = options
         self._port = port
+        self._guard = guard
+        self._watch: IdentityWatch | None = None
         self._traces = traces
         self._offload = offload
         self._buffered = buffered_bytes(options)
@@ -59,18 +74,26 @@ class Ports:
             log.warning(
                 "The ports are open on all addresses of this machine; --http-address and --grpc-address restrict them"
             )
+        if self._guard is not None:
+            self._watch = IdentityWatch(Path(options.auth), self._guard, self._offload, loop.call_later)
+            self._watch.begin()
+            if options.http.allowed and is_exposed(options):
+                log.warning("Keys travel unencrypted over HTTP; let a proxy that speaks TLS stand before the server")
         if options.grpc.allowed:
             await self._open_grpc()
         if options.http.allowed:
             await self._open_http(scrapes)
         if options.metrics.allowed:
-            metrics = MetricsService(scrapes).handle
-            self.metrics = await self._listen(options.metrics, metrics, lambda left, count: None)
+            service = MetricsService(scrapes)
+            handle = self._for_callers(lambda caller: MetricsOfCaller(service, caller), service)
+            self.metrics = await self._listen(options.metrics, handle, lambda left, count: None)
             log.info("Started Metrics Service at %s", self.metrics)
 
     def open_for_inference(self) -> tuple[str, str]:
         """The addresses of HTTP and gRPC for inferences without a key or TLS; empty if there is none."""
         options, category = self._options, Category.INFERENCE.value
+        if self._guard is not None:
+            return "", ""
         http = "" if category in options.http_restricted else self.http
         return http, "" if category in options.grpc_restricted or options.grpc_options.tls else self.grpc
 
@@ -78,6 +101,8 @@ class Ports:
         """Refuses new connections, and answers the requests of those that are open for up to `timeout` seconds."""
         if self._rounds is not None:
             self._rounds.end()
+        if self._watch is not None:
+            self._watch.end()
         closing = (close(timeout) for close in self._closers)
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -85,30 +110,49 @@ class Ports:
 
     async def _open_http(self, scrapes: MetricsScrapes) -> None:
         options = self._options
-        front = HttpService(
-            self._port,
-            self._offload,
-            options.http_max_input_size,
-            _access(options.http_restricted, options.http_forward_pattern),
-            options.allow_client_shm,
-            self._traces,
-            options.metrics.allowed or options.measuring.on_http,
-            scrapes if options.measuring.on_http else None,
-            lambda: self.metrics,
+
+        def front_of(port: EnginePort, caller: Caller | None) -> HttpService:
+            return HttpService(
+                port,
+                self._offload,
+                options.http_max_input_size,
+                _access(options.http_restricted, options.http_forward_pattern, caller),
+                options.allow_client_shm,
+                self._traces,
+                options.metrics.allowed or options.measuring.on_http,
+                scrapes if options.measuring.on_http else None,
+                lambda: self.metrics,
+            )
+
+        handle = self._for_callers(
+            lambda caller: front_of(CallerPort(self._port, caller), caller),
+            front_of(self._audited(self._port), None),
         )
         # The rest of the time is for the models.
         drain_secs = min(options.http_drain_secs, options.exit_timeout_secs / 2)
-        self.http = await self._listen(options.http, front.handle, _say_waiting, drain_secs)
+        self.http = await self._listen(options.http, handle, _say_waiting, drain_secs)
         log.info("Started HTTPService at %s", self.http)
 
     async def _open_grpc(self) -> None:
         endpoint, port = self._options.grpc, self._port
-        access = _access(self._options.grpc_restricted, self._options.grpc_forward_pattern)
         if self._options.grpc_response_delay_secs:
             port = DelayingPort(port, self._options.grpc_response_delay_secs, asyncio.get_running_loop().call_later)
-        service = GrpcService(
-            port, self._options.grpc_options.max_response_pool_size, access, self._traces, self._offload
-        )
+
+        def service_of(port: EnginePort, caller: Caller | None) -> GrpcService:
+            access = _access(self._options.grpc_restricted, self._options.grpc_forward_pattern, caller)
+            return GrpcService(
+                port, self._options.grpc_options.max_response_pool_size, access, self._traces, self._offload
+            )
+
+        service: GrpcService | GrpcOfCallers = service_of(self._audited(port), None)
+        if (guard := self._guard) is not None:
+            service = GrpcOfCallers(
+                guard,
+                service.rpcs,
+                lambda caller, streams: service_of(
+                    StreamPort(port, caller, guard.count) if streams else CallerPort(port, caller), caller
+                ),
+            )
         server = GrpcServer(service.rpcs, transport_options(self._options, self._buffered))
         bound = await server.start(endpoint.address, endpoint.port)
         self.grpc = place(endpoint.address, bound)
@@ -143,6 +187,14 @@ class Ports:
         self._closers.append(close)
         return place(endpoint.address, server.port)
 
+    def _for_callers(self, make: Callable[[Caller], FrontEnd], front: FrontEnd) -> Handler:
+        """Returns the handler of a port: of one front end for each caller that `make` makes, or of `front`."""
+        return front.handle if self._guard is None else HttpOfCallers(self._guard, make).handle
+
+    def _audited(self, port: EnginePort) -> EnginePort:
+        """Returns the port, with an audit of changes if there is one without identities."""
+        return CallerPort(port, everyone()) if self._options.audit_file else port
+
 
 def _say_waiting(left: float, connections: int) -> None:
     """Logs how many connections still wait at the end (H21)."""
@@ -155,9 +207,9 @@ def is_exposed(options: ServerOptions) -> bool:
     return any(endpoint.allowed and endpoint.address in ("0.0.0.0", "::") for endpoint in endpoints)
 
 
-def _access(keys: Mapping[str, tuple[str, str]], forward_pattern: str) -> Access:
+def _access(keys: Mapping[str, tuple[str, str]], forward_pattern: str, caller: Caller | None) -> Access:
     """The access rules of a front end. Without a pattern no header is forwarded."""
-    return Access(keys, search_of(forward_pattern) if forward_pattern else None)
+    return Access(keys, search_of(forward_pattern) if forward_pattern else None, caller)
 
 
 def buffered_bytes(options: ServerOptions) -> BufferedBytes:

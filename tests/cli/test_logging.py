@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from halimede.cli.log_lines import JsonFormatter, TritonFormatter
-from halimede.cli.logging import MAX_WAITING, PERIOD, ROOT, LogFile, install, log_table, verbose
+from halimede.cli.log_lines import JsonFormatter, TritonFormatter, formatter_for
+from halimede.cli.logging import AUDIT, MAX_WAITING, PERIOD, ROOT, LogFile, install, log_table, verbose
 from halimede.cli.logging import Console as Streams
 from halimede.errors import Invalid
 from halimede.options import LogOptions
@@ -100,8 +100,58 @@ def test_iso_line_has_date_before_severity() -> None:
 
 def test_message_is_escaped_as_triton_does() -> None:
     # The right side is what the real server wrote for the same message of a Python model.
-    line = TritonFormatter().format(record('café\n\x1b tab\there "q" \\ /slash \x7f'))
-    assert line.endswith('] "café\\n\\u001B tab\\there \\"q\\" \\\\ /slash \x7f"')
+    line = TritonFormatter().format(record('café\n\x1b tab\there "q" \\ /slash'))
+    assert line.endswith('] "café\\n\\u001B tab\\there \\"q\\" \\\\ /slash"')
+
+
+MISLEADING = "\x7f\x80\x85\x9b\x9f\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069"
+"""Characters that Triton writes as they are. A terminal obeys the first of them, and the others change the order of a
+line or begin another."""
+
+
+@pytest.mark.parametrize("style", ["default", "ISO8601", "json"])
+def test_characters_that_mislead_are_escaped(style: str) -> None:
+    made = record(f"model 'a{MISLEADING}b' is loaded", logging.WARNING)
+    made.model = f"a{MISLEADING}b"
+    line = formatter_for(style, escape=True, colours=False).format(made)
+    assert line.isprintable()
+    assert "".join(f"\\u{ord(each):04X}" for each in MISLEADING) in line
+    if style == "json":
+        assert json.loads(line)["model"] == f"a{MISLEADING}b"
+
+
+def test_ordinary_text_of_any_language_stays() -> None:
+    text = "ä 模型 שלום مرحبا \U0001f600 a\u200db"
+    assert text in TritonFormatter().format(record(text))
+    assert text in JsonFormatter().format(record(text))
+
+
+def test_audit_is_written_whatever_the_levels_are(console: Console) -> None:
+    console.install(LogOptions(info=False, warning=False, error=False))
+    logger.info("not this")
+    logging.getLogger(AUDIT).info("audit: x", extra={"identity": "alice"})
+    out, err = console.lines()
+    assert (words(out), err) == (["audit: x"], [])
+
+
+def test_audit_has_a_file_of_its_own(tmp_path: Path, console: Console) -> None:
+    streams = Streams(console.out, console.err)
+    log = install(LogOptions(), streams, lambda: 0.0, str(tmp_path / "audit"))
+    fields = {"identity": "alice", "shown": "key 1", "peer": "127.0.0.1:5", "action": "load", "outcome": "done"}
+    logger.info("not there")
+    logging.getLogger(AUDIT).info("audit: x", extra=fields)
+    # As at the end of the process.
+    for handler in (*logging.getLogger(AUDIT).handlers, log):
+        handler.close()
+    logging.getLogger(AUDIT).propagate = True
+    (line,) = (tmp_path / "audit").read_text().splitlines()
+    assert {name: json.loads(line)[name] for name in fields} == fields
+    assert words(console.out.getvalue().splitlines()) == ["not there"]
+
+
+def test_audit_file_that_cannot_be_opened(tmp_path: Path, console: Console) -> None:
+    with pytest.raises(Invalid, match="Failed to open log file"):
+        install(LogOptions(), Streams(console.out, console.err), audit_file=str(tmp_path / "no" / "audit"))
 
 
 def test_message_is_plain_without_escaping() -> None:

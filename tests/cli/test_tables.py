@@ -33,6 +33,16 @@ def test_model_table_aligns_columns_and_spreads_long_reasons_over_lines() -> Non
     ]
 
 
+def test_cell_cannot_leave_its_place() -> None:
+    lines = model_table([("a\x1b[2J\x9b\u202e", "1", "one\r\ntwo\x85three")]).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert all(line.isprintable() for line in lines)
+    assert [line.split() for line in lines[3:5]] == [
+        ["|", "a\\u001B[2J\\u009B\\u202E", "|", "1", "|", "one\\u000D", "|"],
+        ["|", "|", "|", "two\\u0085three", "|"],
+    ]
+
+
 def test_options_table_says_whether_there_is_a_cache() -> None:
     text = options_table(ServerOptions(cache_config={"local": {"size": "4096"}}), "1.2", [])
     assert re.search(r"^\| cache_enabled +\| 1 +\|$", text, re.MULTILINE)

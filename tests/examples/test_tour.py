@@ -45,9 +45,9 @@ class Step(NamedTuple):
     printed: str
 
 
-def steps(section: str) -> Iterator[Step]:
-    """The commands in the blocks of a section, each with its output on the page."""
-    page = (ROOT / "docs" / "tour.md").read_text()
+def steps(section: str, name: str = "tour.md") -> Iterator[Step]:
+    """The commands in the blocks of a section of a page, each with its output there."""
+    page = (ROOT / "docs" / name).read_text()
     text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     for block in re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         command: list[str] = []

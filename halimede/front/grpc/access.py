@@ -1,4 +1,4 @@
-"""Restricted RPCs, and metadata that become request parameters (G13, G14).
+"""Restricted RPCs, RPCs that a caller may not use, and metadata that become request parameters (G13, G14).
 
 The RPCs are wrapped once, and only if the server's options ask for it, so that other servers pay nothing. Event-loop
 thread only.
@@ -7,10 +7,12 @@ thread only.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from halimede.errors import Unavailable
-from halimede.front.access import Category, Search, forward_headers
+from halimede.errors import Error, Unavailable
+from halimede.front.access import Access, Category, Search, forward_headers
+from halimede.front.caller_port import CHANGES, note_refusal
 from halimede.front.grpc.admin import ADMIN_RPCS, SERVICE
 from halimede.front.grpc.status import finish_with
+from halimede.identities.guard import Caller
 from halimede.requests import InferRequest
 from halimede.tensors import Buffer
 from halimede.transport.grpc.calls import (
@@ -38,13 +40,39 @@ _CATEGORIES: Mapping[str, Category] = {
 """The category of each RPC, by path."""
 
 
-def restricted(rpcs: Rpcs, keys: Mapping[str, tuple[str, str]]) -> Rpcs:
-    """Returns the RPCs, with a check of the key around those of restricted categories. `keys` are those of `Access`."""
+def restricted(rpcs: Rpcs, access: Access) -> Rpcs:
+    """Returns the RPCs, with a check of the key around those of restricted categories, and with a refusal instead of
+    those that the caller may not use."""
     guarded: dict[str, Unary | Bidirectional] = {}
     for path, rpc in rpcs.items():
-        key = keys.get(_CATEGORIES[path].value)
-        guarded[path] = rpc if key is None else _KeyCheck(*key).wrap(rpc)
+        key = access.keys.get(_CATEGORIES[path].value)
+        row = ADMIN_RPCS.get(path)
+        error = access.refusal(_CATEGORIES[path], None if row is None else row.right)
+        if error is not None and access.caller is not None:
+            is_change = row is not None and row.right in CHANGES
+            guarded[path] = _refused(rpc, access.caller, error, path if is_change else "")
+        else:
+            guarded[path] = rpc if key is None else _KeyCheck(*key).wrap(rpc)
     return guarded
+
+
+def _refused(rpc: Unary | Bidirectional, caller: Caller, error: Error, action: str) -> Unary | Bidirectional:
+    """Returns an RPC that ends each call with an error, and notes it as an action if that is not empty."""
+
+    def refuse(message: Buffer, call: GrpcCall) -> None:
+        if action:
+            note_refusal(caller, call.peer, action, error)
+        finish_with(call, error)
+
+    if isinstance(rpc, Unary):
+        return replace(rpc, handler=refuse)
+    return replace(rpc, open=lambda call: refused_stream(call, error))
+
+
+def refused_stream(call: GrpcStreamCall, error: Error) -> StreamObserver:
+    """Ends the call of a stream with an error, and returns its observer."""
+    finish_with(call, error)
+    return _RefusedStream()
 
 
 class _KeyCheck:

@@ -12,8 +12,10 @@ from typing import Any, Final
 from halimede.engine_port import EnginePort, LoadModel, Query, RegionKind
 from halimede.errors import Error, NotFound
 from halimede.front.access import Category
+from halimede.front.caller_port import ask_of
 from halimede.front.grpc.status import finish_with, internal_error
 from halimede.front.offload import Offload
+from halimede.identities.roles import Right
 from halimede.tensors import Buffer
 from halimede.transport.grpc.calls import MAX_SMALL_MESSAGE_BYTES, GrpcCall, Unary
 from halimede.wire.grpc import admin as messages
@@ -25,13 +27,15 @@ from halimede.wire.grpc import shared_memory as regions
 class AdminRpc:
     """One RPC. `category` is what restricts it (G13). `read` turns the request message into a query and may raise
     Error. `write` turns the answer into a message. `unknown` is the answer instead of NotFound, None if it is an
-    error. `large`: a message may be large, and is then read on another thread."""
+    error. `large`: a message may be large, and is then read on another thread. `right` is what a caller must have
+    (`--auth`); None: a right of the category, and the question says which."""
 
     category: Category
     read: Callable[[Buffer], Query[Any]]
     write: Callable[[Any], bytes]
     unknown: Any = None
     large: bool = False
+    right: Right | None = None
 
 
 MAX_WRITTEN_ON_LOOP: Final = 200
@@ -40,6 +44,11 @@ MAX_WRITTEN_ON_LOOP: Final = 200
 
 def _nothing(answer: None) -> bytes:
     return b""
+
+
+def _regions(read: Callable[[Buffer], Query[Any]], write: Callable[[Any], bytes] = _nothing) -> AdminRpc:
+    """A row of shared memory: a change if its answer is empty."""
+    return AdminRpc(Category.SHARED_MEMORY, read, write, right=Right.MEMORY if write is _nothing else Right.REGIONS)
 
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -67,26 +76,20 @@ ADMIN_RPCS: Mapping[str, AdminRpc] = MappingProxyType(
                 ),
                 "ModelStatistics": AdminRpc(Category.STATISTICS, metadata.read_statistics, metadata.encode_statistics),
                 "RepositoryIndex": AdminRpc(Category.MODEL_REPOSITORY, messages.read_index, messages.write_index),
-                "RepositoryModelLoad": AdminRpc(Category.MODEL_REPOSITORY, messages.read_load, _nothing, large=True),
-                "RepositoryModelUnload": AdminRpc(Category.MODEL_REPOSITORY, messages.read_unload, _nothing),
+                "RepositoryModelLoad": AdminRpc(
+                    Category.MODEL_REPOSITORY, messages.read_load, _nothing, large=True, right=Right.CONTROL
+                ),
+                "RepositoryModelUnload": AdminRpc(
+                    Category.MODEL_REPOSITORY, messages.read_unload, _nothing, right=Right.CONTROL
+                ),
                 "TraceSetting": AdminRpc(Category.TRACE, messages.read_trace_settings, messages.write_trace_settings),
                 "LogSettings": AdminRpc(Category.LOGGING, messages.read_log_settings, messages.write_log_settings),
-                "SystemSharedMemoryStatus": AdminRpc(
-                    Category.SHARED_MEMORY, regions.read_system_status, regions.encode_system_status
-                ),
-                "SystemSharedMemoryRegister": AdminRpc(
-                    Category.SHARED_MEMORY, regions.read_system_registration, _nothing
-                ),
-                "SystemSharedMemoryUnregister": AdminRpc(
-                    Category.SHARED_MEMORY, regions.unregistration(RegionKind.SYSTEM), _nothing
-                ),
-                "CudaSharedMemoryStatus": AdminRpc(
-                    Category.SHARED_MEMORY, regions.read_cuda_status, regions.encode_cuda_status
-                ),
-                "CudaSharedMemoryRegister": AdminRpc(Category.SHARED_MEMORY, regions.read_cuda_registration, _nothing),
-                "CudaSharedMemoryUnregister": AdminRpc(
-                    Category.SHARED_MEMORY, regions.unregistration(RegionKind.CUDA), _nothing
-                ),
+                "SystemSharedMemoryStatus": _regions(regions.read_system_status, regions.encode_system_status),
+                "SystemSharedMemoryRegister": _regions(regions.read_system_registration),
+                "SystemSharedMemoryUnregister": _regions(regions.unregistration(RegionKind.SYSTEM)),
+                "CudaSharedMemoryStatus": _regions(regions.read_cuda_status, regions.encode_cuda_status),
+                "CudaSharedMemoryRegister": _regions(regions.read_cuda_registration),
+                "CudaSharedMemoryUnregister": _regions(regions.unregistration(RegionKind.CUDA)),
             }.items()
         },
     }
@@ -118,7 +121,7 @@ def _ask(port: EnginePort, offload: Offload, rpc: AdminRpc, read: Callable[[], Q
         # One client must not take all the slots of loads.
         if isinstance(query, LoadModel):
             query = replace(query, client=call.peer)
-        port.ask(query, partial(_answer, offload, rpc, call))
+        ask_of(port, call, query, partial(_answer, offload, rpc, call))
     except Error as error:
         finish_with(call, error)
     except Exception:

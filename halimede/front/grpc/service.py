@@ -73,7 +73,7 @@ class GrpcService:
         infer, stream = (self._infer, InferStream) if access.forward is None else (self._forward, _ForwardingStream)
         rpcs[SERVICE + "ModelInfer"] = Unary(infer, True, raw_offset)
         rpcs[SERVICE + "ModelStreamInfer"] = Bidirectional(partial(stream, self), True, raw_offset)
-        self.rpcs = restricted(rpcs, access.keys)
+        self.rpcs = restricted(rpcs, access)
 
     def drain(self) -> None:
         """Refuses inferences from now on. Those in flight go on (G35). A stream ends when it has none."""

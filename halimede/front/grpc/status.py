@@ -6,9 +6,12 @@ from halimede.errors import (
     AlreadyExists,
     Cancelled,
     Error,
+    Forbidden,
     Internal,
     Invalid,
     NotFound,
+    TooMany,
+    Unauthenticated,
     Unavailable,
     Unknown,
     Unsupported,
@@ -23,9 +26,12 @@ CODES: dict[type[BaseException], int] = {
     Invalid: 3,
     NotFound: 5,
     AlreadyExists: 6,
+    Forbidden: 7,
+    TooMany: 8,
     Unsupported: 12,
     Internal: 13,
     Unavailable: 14,
+    Unauthenticated: 16,
 }
 """The status of each kind of error (G3). A derived kind has the status of its base."""
 

@@ -39,6 +39,7 @@ from halimede.front.http.handling import (
 )
 from halimede.front.http.openapi import describe
 from halimede.front.offload import Offload
+from halimede.identities.roles import Right
 from halimede.wire.http import admin as bodies
 from halimede.wire.http import metadata as wire
 from halimede.wire.http.infer import parse_version
@@ -101,9 +102,10 @@ class HttpAdmin:
         index = self._asking(lambda e, *_: bodies.read_index(e.body, limit), _json(bodies.write_index))
         load = self._asking(lambda e, repo, name: bodies.read_load(repo, name, e.body, limit, e.peer), _done)
         unload = self._asking(lambda e, repo, name: bodies.read_unload(repo, name, e.body, limit), _done)
-        yield Route(_REPOSITORY + "/index()", POST, Category.MODEL_REPOSITORY, index)
-        yield Route(_REPOSITORY + "/models/([^/]+)/load", POST, Category.MODEL_REPOSITORY, load)
-        yield Route(_REPOSITORY + "/models/([^/]+)/unload", POST, Category.MODEL_REPOSITORY, unload)
+        yield Route(_REPOSITORY + "/index()", POST, Category.MODEL_REPOSITORY, index, right=Right.STATE)
+        for word, handle in (("load", load), ("unload", unload)):
+            path = f"{_REPOSITORY}/models/([^/]+)/{word}"
+            yield Route(path, POST, Category.MODEL_REPOSITORY, handle, right=Right.CONTROL)
 
     def _of_settings(self) -> Iterator[Route]:
         traced = self._asking(self._trace_settings, _json(bodies.write_trace_settings))

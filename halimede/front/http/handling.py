@@ -15,6 +15,7 @@ answer before it is sent.
 """
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,15 +26,21 @@ from halimede.errors import (
     AlreadyExists,
     Cancelled,
     Error,
+    Forbidden,
     Internal,
     Invalid,
     NotFound,
+    TooMany,
+    Unauthenticated,
     Unavailable,
     Unknown,
     Unsupported,
 )
-from halimede.front.access import Category
+from halimede.front.access import CATEGORY_RIGHTS, Access, Category
+from halimede.front.caller_port import CHANGES, ask_of, note_refusal
 from halimede.front.offload import Offload
+from halimede.identities.guard import Caller
+from halimede.identities.roles import Right
 from halimede.requests import InferResponse
 from halimede.tensors import Buffer
 from halimede.transport.http1.headers import Headers
@@ -62,8 +69,16 @@ _STATUS: dict[type[Error], int] = {
     Invalid: 400,
     AlreadyExists: 400,
     Cancelled: 400,
+    Unauthenticated: 401,
+    Forbidden: 403,
+    TooMany: 429,
 }
 """The HTTP status of each kind of error (H6). A derived kind has the status of its base."""
+
+CHALLENGE = (
+    b'WWW-Authenticate: Bearer realm="halimede"\r\nWWW-Authenticate: Basic realm="halimede", charset="UTF-8"\r\n'
+)
+"""Header fields of an answer with status 401. A browser asks its user for a name and a password, which is the key."""
 
 A = TypeVar("A")
 
@@ -218,17 +233,23 @@ RouteHandler = Callable[[HttpExchange, str, str], None]
 @dataclass(frozen=True, slots=True)
 class Route:
     """One row of the route table (H1). `pattern` matches a whole path and has two groups. `fields` are the header
-    fields of an answer without a body of its own, and of errors (H5, H15)."""
+    fields of an answer without a body of its own, and of errors (H5, H15). `right` is what a caller must have
+    (`--auth`); None: a right of the category, and the question says which."""
 
     pattern: str
     methods: Container[bytes]
     category: Category
     handle: RouteHandler
     fields: bytes = JSON
+    right: Right | None = None
 
 
 def refuse(exchange: Answerable, error: Error, fields: bytes = JSON) -> None:
     """Answers with an error."""
+    if isinstance(error, Unauthenticated):
+        fields = JSON + CHALLENGE
+    elif isinstance(error, TooMany):
+        fields = JSON + b"Retry-After: %d\r\n" % math.ceil(error.retry_secs)
     exchange.respond(status_of(error), fields, (wire.encode_error(error),))
 
 
@@ -243,7 +264,7 @@ def ask(
         else:
             answer(result)
 
-    port.ask(query, done)
+    ask_of(port, exchange, query, done)
 
 
 class RestrictedHandler:
@@ -263,6 +284,22 @@ class RestrictedHandler:
             refuse_method(exchange, self._route.fields)
         else:
             self._route.handle(exchange, first, second)
+
+
+class RefusingHandler:
+    """The handler of a row that a caller may not use. An attempt to change something is audited."""
+
+    def __init__(self, route: Route, caller: Caller, error: Error) -> None:
+        rights = CATEGORY_RIGHTS[route.category] if route.right is None else (route.right,)
+        self._changes = not CHANGES.isdisjoint(rights)
+        self._caller = caller
+        self._error = error
+
+    def __call__(self, exchange: HttpExchange, first: str, second: str) -> None:
+        if self._changes and exchange.method == b"POST":
+            action = f"POST {exchange.target.decode('utf-8', 'replace')}"
+            note_refusal(self._caller, exchange.peer, action, self._error)
+        refuse(exchange, self._error)
 
 
 def _given(headers: Headers, wanted: bytes) -> bytes | None:
@@ -286,9 +323,13 @@ class _AllMethods(frozenset[bytes]):
 ANY_METHOD: Final = _AllMethods()
 
 
-def with_key_check(route: Route, keys: Mapping[str, tuple[str, str]]) -> Route:
-    """Returns the row, with a check of its key if its category is restricted. Such a row takes every method."""
-    key = keys.get(route.category.value)
+def guarded(route: Route, access: Access) -> Route:
+    """Returns the row, with a check of its key if its category is restricted, and with a refusal if the caller may not
+    use it. Such a row takes every method."""
+    error = access.refusal(route.category, route.right)
+    if error is not None and access.caller is not None:
+        return replace(route, methods=ANY_METHOD, handle=RefusingHandler(route, access.caller, error))
+    key = access.keys.get(route.category.value)
     return route if key is None else replace(route, methods=ANY_METHOD, handle=RestrictedHandler(route, key))
 
 

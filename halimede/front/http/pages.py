@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from halimede.engine_port import EnginePort, Query, RepositoryIndex, ServerInfo, ServerMetadata, ServerReady
 from halimede.errors import Internal
-from halimede.front.access import Category
+from halimede.front.access import CATEGORY_RIGHTS, Access, Category
 from halimede.front.http.handling import (
     ANY_METHOD,
     GET,
@@ -19,10 +19,10 @@ from halimede.front.http.handling import (
     Route,
     RouteHandler,
     ask,
+    guarded,
     not_found,
     permits,
     refuse,
-    with_key_check,
 )
 from halimede.front.http.openapi import describe
 
@@ -38,11 +38,11 @@ Metrics = Callable[[], str]
 
 
 class HttpPages:
-    """The routes of the pages. `keys` are those of the restricted categories."""
+    """The routes of the pages. `access` says what is restricted."""
 
-    def __init__(self, port: EnginePort, keys: Mapping[str, tuple[str, str]], metrics: Metrics) -> None:
+    def __init__(self, port: EnginePort, access: Access, metrics: Metrics) -> None:
         self._port = port
-        self._keys = keys
+        self._access = access
         self._metrics = metrics
         self._show_home = self._guarded(self._home).handle
 
@@ -55,7 +55,7 @@ class HttpPages:
         )
 
     def _guarded(self, handle: RouteHandler, pattern: str = "") -> Route:
-        return with_key_check(Route(pattern, GET, Category.METADATA, handle), self._keys)
+        return guarded(Route(pattern, GET, Category.METADATA, handle), self._access)
 
     def _root(self, exchange: HttpExchange, first: str, second: str) -> None:
         if exchange.method == b"GET" and wants_html(exchange.headers.get(b"accept")):
@@ -88,7 +88,7 @@ class HttpPages:
         from halimede.wire.http.docs_page import docs_page
 
         host = _host(exchange)
-        _respond(exchange, lambda: docs_page(describe(server.name, server.version, self._keys), host))
+        _respond(exchange, lambda: docs_page(describe(server.name, server.version, self._access.keys), host))
 
     def _ask_all(
         self,
@@ -110,7 +110,9 @@ class HttpPages:
         )
 
     def _permits(self, category: Category, exchange: HttpExchange) -> bool:
-        return permits(self._keys, category, exchange.headers)
+        # What a part of the page asks for is refused or answered whole, so the first right of its category decides.
+        allowed = self._access.refusal(category, CATEGORY_RIGHTS[category][0]) is None
+        return allowed and permits(self._access.keys, category, exchange.headers)
 
     def _metrics_link(self, exchange: HttpExchange) -> str:
         place = self._metrics()

@@ -26,13 +26,13 @@ from halimede.front.http.handling import (
     Route,
     RouteHandler,
     ask,
+    guarded,
     log_fields,
     not_found,
     refuse,
     refuse_method,
     run_offloaded,
     status_of,
-    with_key_check,
 )
 from halimede.front.http.load_report import LOAD_FORMAT, LoadReportingExchange
 from halimede.front.http.pages import HttpPages
@@ -109,10 +109,10 @@ class HttpService:
         if scrapes is not None:
             routes = (*routes, scrapes.route())
         self.routes = routes
-        pages = HttpPages(port, access.keys, metrics_at if scrapes is None else lambda: "/metrics").routes()
+        pages = HttpPages(port, access, metrics_at if scrapes is None else lambda: "/metrics").routes()
         # The pages come last, so that they cost no other path anything.
-        guarded = (*(with_key_check(route, access.keys) for route in routes), *pages)
-        self._routes = [(route.pattern.encode(), route) for route in guarded]
+        table = (*(guarded(route, access) for route in routes), *pages)
+        self._routes = [(route.pattern.encode(), route) for route in table]
 
     def handle(self, exchange: HttpExchange) -> None:
         target = self._targets.get(exchange.target) or self._resolve(exchange.target)

@@ -30,6 +30,7 @@ from halimede.front.http.handling import (
     with_body_read,
 )
 from halimede.front.offload import Offload
+from halimede.identities.roles import Right
 from halimede.tensors import Buffer
 from halimede.wire.http import shared_memory as wire
 from halimede.wire.http.admin import check_size
@@ -97,7 +98,8 @@ class HttpSharedMemory:
 
 
 def _route(pattern: str, methods: Container[bytes], handle: RouteHandler) -> Route:
-    return Route(pattern, methods, Category.SHARED_MEMORY, handle)
+    right = Right.REGIONS if methods is GET else Right.MEMORY
+    return Route(pattern, methods, Category.SHARED_MEMORY, handle, right=right)
 
 
 def _unregister(kind: RegionKind, region: str, body: Buffer) -> UnregisterMemory:

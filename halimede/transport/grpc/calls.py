@@ -40,6 +40,10 @@ class GrpcCall(Protocol):
     @property
     def peer(self) -> str: ...
 
+    def peer_names(self) -> Sequence[str]:
+        """Returns the names in the certificate that the client has shown (`transport.peers`)."""
+        ...
+
     def send(self, message: Message) -> bool:
         """Sends a message. Returns False if the sender should wait for `on_writable`."""
         ...

@@ -15,7 +15,7 @@ message is compressed and decompressed on another thread.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -114,6 +114,9 @@ class CallStream(Http2Stream):
     @property
     def peer(self) -> str:
         return self.out.peer
+
+    def peer_names(self) -> Sequence[str]:
+        return self.out.peer_names()
 
     def _new_reader(self) -> MessageReader:
         rpc = self._head.rpc

@@ -20,11 +20,13 @@ JOIN_BYTES = 1 << 16
 _REASONS = {
     200: b"200 OK",
     400: b"400 Bad Request",
+    401: b"401 Unauthorized",
     403: b"403 Forbidden",
     404: b"404 Not Found",
     405: b"405 Not Allowed",
     408: b"408 Request Timeout",
     413: b"413 Content Too Large",
+    429: b"429 Too Many Requests",
     431: b"431 Request Header Fields Too Large",
     500: b"500 Internal Server Error",
     501: b"501 Not Implemented",

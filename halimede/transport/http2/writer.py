@@ -35,6 +35,7 @@ from halimede.transport.http2.frames import (
     window_update,
 )
 from halimede.transport.http2.headers import HeaderEncoder
+from halimede.transport.peers import names_of
 from halimede.transport.sockets import peer_of
 
 JOIN_BYTES = 1 << 16
@@ -81,6 +82,7 @@ class FrameWriter:
         "_deferred",
         "_flush_due",
         "_frames",
+        "_peer_names",
         "_share",
         "_size",
         "_transport",
@@ -111,6 +113,7 @@ class FrameWriter:
         account: ConnectionBytes,
     ) -> None:
         self._transport = transport
+        self._peer_names: tuple[str, ...] | None = None
         self._call_soon = call_soon
         self.finished = finished
         self.abandoned = abandoned
@@ -143,6 +146,12 @@ class FrameWriter:
     def peer(self) -> str:
         """The address of the client, without its port; empty for a Unix socket."""
         return peer_of(self._transport)
+
+    def peer_names(self) -> tuple[str, ...]:
+        """Returns the names in the certificate that the client has shown."""
+        if self._peer_names is None:
+            self._peer_names = names_of(self._transport)
+        return self._peer_names
 
     def release(self) -> None:
         """The connection is lost. The writer lets go of it, so that its memory is freed without the garbage

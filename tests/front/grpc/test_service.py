@@ -1,5 +1,5 @@
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -26,10 +26,13 @@ from halimede.errors import (
     Cancelled,
     DecoupledModel,
     Error,
+    Forbidden,
     Internal,
     Invalid,
     NotFound,
     TimedOut,
+    TooMany,
+    Unauthenticated,
     Unavailable,
     Unknown,
     Unsupported,
@@ -49,8 +52,9 @@ class FakeCall:
     """A `GrpcStreamCall` that keeps what is sent. It is writable until `room` is used up. What was sent counts as on
     its way when the test calls `unsent`."""
 
-    def __init__(self, metadata: Metadata = (), room: int = 1000) -> None:
+    def __init__(self, metadata: Metadata = (), room: int = 1000, names: Sequence[str] = ()) -> None:
         self.metadata = metadata
+        self.names = names
         self.room = room
         self.sent: list[bytes] = []
         self.status: tuple[int, str] | None = None
@@ -58,6 +62,9 @@ class FakeCall:
         self.unsent: list[Callable[[], None]] = []
         self.held_back = False
         self.peer = ""
+
+    def peer_names(self) -> Sequence[str]:
+        return self.names
 
     def send(self, message: Message) -> bool:
         assert self.status is None, "sent after the end"
@@ -296,6 +303,9 @@ class LaterKind(Invalid):
         (LaterKind("i"), 3),
         (NotFound("n"), 5),
         (AlreadyExists("a"), 6),
+        (Forbidden("a"), 7),
+        (TooMany("a"), 8),
+        (Unauthenticated("a"), 16),
         (Unsupported("s"), 12),
         (Internal("x"), 13),
         (Unavailable("v"), 14),

@@ -1,0 +1,108 @@
+"""The file of `--auth`: read at the start, and again when it changes. Event-loop thread only; other threads read it."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from halimede.errors import Error, Invalid
+from halimede.front.offload import Offload
+from halimede.identities.file import Identities, read_identities
+from halimede.identities.guard import Guard
+from halimede.options import ServerOptions
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 1.0
+"""Seconds between two looks at the file."""
+
+State = tuple[int, int, int]
+"""What changes if a file changes: its inode, time of change and size."""
+
+
+def open_guard(options: ServerOptions) -> Guard | None:
+    """Returns the guard of the server; None without `--auth`. Raises Invalid if the file cannot be used."""
+    if not options.auth:
+        return None
+    try:
+        identities = read_identities(Path(options.auth))
+    except Invalid as error:
+        raise Invalid(f"--auth: {error}") from None
+    if not identities:
+        log.warning(
+            "--auth: '%s' has no identities, so every request is refused; 'halimede auth add' makes one", options.auth
+        )
+    return Guard(identities)
+
+
+class IdentityWatch:
+    """Reads the file again when it changes, and gives the guard what it says. A file that cannot be used changes
+    nothing."""
+
+    def __init__(
+        self, path: Path, guard: Guard, offload: Offload, call_later: Callable[[float, Callable[[], None]], object]
+    ) -> None:
+        self._path = path
+        self._guard = guard
+        self._offload = offload
+        self._call_later = call_later
+        self._state: State | None = None
+        self._problem = ""
+        self._ended = False
+
+    def begin(self) -> None:
+        """Looks at once, because the file may have changed since the guard was made."""
+        self._look()
+
+    def end(self) -> None:
+        self._ended = True
+
+    def _look(self) -> None:
+        if not self._ended:
+            self._offload(self._read, self._taken)
+
+    def _read(self) -> Identities | None:
+        """Any thread. Returns what the file says if it has changed. The file may be on a disk that hangs."""
+        try:
+            state = self._path.stat()
+        except OSError as error:
+            raise Invalid(f"cannot read '{self._path}': {error.strerror or error}") from None
+        now = state.st_ino, state.st_mtime_ns, state.st_size
+        if now == self._state:
+            return None
+        # Before it is read: a later change is then seen by the next look. A file that is wrong is not read again.
+        self._state = now
+        return read_identities(self._path)
+
+    def _taken(self, identities: Identities | Error | None) -> None:
+        if isinstance(identities, Error):
+            self._say(str(identities))
+        elif identities is not None:
+            self._problem = ""
+            if dict(identities) != dict(self._guard.identities):
+                log.info("--auth: '%s' was read again: %s", self._path, changes(self._guard.identities, identities))
+                self._guard.replace(identities)
+        if not self._ended:
+            self._call_later(LOOK_SECONDS, self._look)
+
+    def _say(self, problem: str) -> None:
+        # Once, and not with each look.
+        if problem != self._problem:
+            log.error("--auth: %s; the identities stay as they were", problem)
+        self._problem = problem
+
+
+def changes(old: Identities, new: Identities) -> str:
+    """Returns in words what a change of the file has changed."""
+    parts = {
+        "added": [name for name in new if name not in old],
+        "changed": [name for name in new if name in old and new[name] != old[name]],
+        "removed": [name for name in old if name not in new],
+    }
+    texts = [f"{word} {_some(names)}" for word, names in parts.items() if names]
+    return ", ".join(texts)
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:10])
+    return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
