@@ -13,7 +13,8 @@ from halimede.backends.child.settings import of_backend
 from halimede.backends.homes import BackendOfTwoHomes
 from halimede.backends.registry import resolve
 from halimede.backends.traits import Home, Traits
-from halimede.errors import Cause, Unavailable
+from halimede.errors import Cause, Invalid, Unavailable
+from halimede.workers.host.sandbox_settings import SANDBOX, parse_sandbox
 
 
 def create_backend(traits: Traits, context: BackendContext) -> Backend:
@@ -23,6 +24,8 @@ def create_backend(traits: Traits, context: BackendContext) -> Backend:
     # A backend that declares no calls must not come to depend on a port that it has by accident: a child has none.
     if not traits.calls_models:
         context = replace(context, calls=None)
+    if Home.CHILD not in traits.homes and parse_sandbox(context.settings) is not None:
+        raise Invalid(f"backend '{traits.name}' runs in the server's process only, so it cannot have {SANDBOX}=on")
     if Home.CHILD not in traits.homes or traits.starts_children:
         return create_in_this_process(traits, context)
     in_server = replace(context, settings=of_backend(context.settings))

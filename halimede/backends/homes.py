@@ -14,6 +14,8 @@ from halimede.backends.child.settings import HOME_SETTING, chosen_home
 from halimede.backends.inspection import not_inspected
 from halimede.backends.traits import Home, Traits
 from halimede.config.model_config import Description, Incomplete, ModelConfig
+from halimede.errors import Invalid
+from halimede.workers.host.sandbox_settings import SANDBOX, parse_sandbox
 
 if TYPE_CHECKING:
     from halimede.backends.child.backend import ChildBackend
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
 class BackendOfTwoHomes:
     """A backend that may run in the server and in child processes.
 
-    `of_model` returns the backend of a model's home. A load calls it once (`models.loader.find_backend`) and uses the
-    result; the methods of `Backend` here call it each time. `create` makes the backend in the server and may raise
-    Error. Raises Invalid for a setting that is no home.
+    `of_model` returns the backend of a model's home. With a sandbox the server is no home. A load calls it once
+    (`models.loader.find_backend`) and uses the result; the methods of `Backend` here call it each time. `create` makes
+    the backend in the server and may raise Error. Raises Invalid for a setting that is no home.
     """
 
     def __init__(self, traits: Traits, context: BackendContext, create: Callable[[], Backend]) -> None:
@@ -36,6 +38,7 @@ class BackendOfTwoHomes:
         self._in_children: ChildBackend | None = None
         self._setting = context.settings.get(HOME_SETTING)
         self._default = chosen_home(traits, self._setting, {})
+        self._sandboxed = parse_sandbox(context.settings) is not None
 
     def _server(self) -> Backend:
         with self._making:
@@ -53,7 +56,13 @@ class BackendOfTwoHomes:
 
     def of_model(self, parameters: Mapping[str, str], model: str) -> Backend:
         """The backend of a model's home. Blocks while the backend is created. Raises Error if it cannot be."""
-        return self._of_home(chosen_home(self.traits, self._setting, parameters, model))
+        home = chosen_home(self.traits, self._setting, parameters, model)
+        if self._sandboxed and home is not Home.CHILD:
+            raise Invalid(
+                f"model '{model}' would run in the server's process, and backend '{self.traits.name}' has "
+                f"{SANDBOX}=on, which needs child processes: --backend-config={self.traits.name},{HOME_SETTING}=child"
+            )
+        return self._of_home(home)
 
     def _of_home(self, home: Home) -> Backend:
         return self._children() if home is Home.CHILD else self._server()

@@ -16,6 +16,7 @@ from halimede.backends.api import BackendContext, Fault, InstancePlace, ModelFol
 from halimede.backends.child.in_flight import InFlightBatch
 from halimede.backends.child.instance import ChildInstance
 from halimede.backends.child.order import Order, read, read_error, written
+from halimede.backends.child.sandbox import confined, new_sandbox
 from halimede.backends.child.settings import ChildSettings, execution_limit
 from halimede.backends.inspection import not_inspected
 from halimede.backends.traits import DeviceKind, Traits
@@ -74,7 +75,10 @@ class ChildBackend:
         self._loop = context.loop
         self._settings = ChildSettings.parse(context.settings)
         self._pool = WorkerPool(context.worker_poller, PROGRAM)
-        self._environments = Environments(build_in=context.environment_directory, build_limit=context.environment_limit)
+        self._sandbox = new_sandbox(self._settings.sandbox, traits.name)
+        self._environments = Environments(
+            build_in=context.environment_directory, build_limit=context.environment_limit, sandbox=self._sandbox
+        )
         self._usable_gpus: dict[tuple[int, ...], Sequence[int]] = {}
         self._looks_only = context.worker_poller is None
         self._idle: list[tuple[Interpreter, Worker]] = []
@@ -134,6 +138,8 @@ class ChildBackend:
         """Ends processes that still load, and starts none again."""
         self._pool.close()
         self._environments.close()
+        if self._sandbox is not None:
+            self._sandbox.close()
 
     # ---- orders
 
@@ -145,7 +151,7 @@ class ChildBackend:
             found = self._environments.interpreter(setting, folder.model, folder.unwanted)
         variables = os.environ if found.variables is None else found.variables
         missing = {name: value for name, value in self.traits.environment.items() if name not in variables}
-        return replace(found, overrides=missing)
+        return replace(confined(found, self._sandbox, folder), overrides=missing)
 
     def _placed(self, interpreter: Interpreter, config: ModelConfig, place: InstancePlace) -> Interpreter:
         """The interpreter on the cores and with the GPU of an instance."""
@@ -163,7 +169,8 @@ class ChildBackend:
         self, model: ChildModel, order: bytes, about: Mapping[str, object], name: str, worker: Worker
     ) -> None:
         worker.about = about
-        model.in_flight = read(self._ask(worker, order, f"instance '{name}'", None))
+        in_flight = read(self._ask(worker, order, f"instance '{name}'", None))
+        model.in_flight = in_flight if isinstance(in_flight, int) else 1
 
     def _call(
         self,

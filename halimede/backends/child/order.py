@@ -1,18 +1,22 @@
 """Orders for a child that hosts a backend, and their results: values of this package, pickled, in a frame.
 
-Both sides run the same version of the package: `hosted.main` imports it from the server's folder. A server reads only
-pickles of children that it has started, and a child only those of its server.
+Both sides run the same version of the package: `hosted.main` imports it from the server's folder. A child believes its
+server. The server does not believe a child, which runs the code of a model: of its pickles it makes only the values
+that a result may have.
 """
 
 import io
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
 from halimede.backends.traits import Traits
-from halimede.errors import Error
+from halimede.errors import Error, Internal
+from halimede.tensors import datatype_named
 from halimede.workers.messages import ERRORS, code_of
 
 
@@ -48,12 +52,36 @@ def written(value: object) -> bytes:
     return buffer.getvalue()
 
 
+class _Results(pickle.Unpickler):
+    """Makes dataclasses, enumerations and errors of the modules that results come from, and calls nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = _FUNCTIONS.get((module, name))
+        if found is None and module in _MODULES:
+            found = getattr(import_module(module), name, None)
+            if not isinstance(found, type) or not (is_dataclass(found) or issubclass(found, Enum | Error)):
+                found = None
+        if found is None:
+            raise pickle.UnpicklingError(f"a result has no {module}.{name}")
+        return found
+
+
+_MODULES = frozenset({"halimede.backends.api", "halimede.config.model_config", "halimede.errors"})
+_FUNCTIONS: Mapping[tuple[str, str], Any] = MappingProxyType(
+    {(each.__module__, each.__name__): each for each in (_read_only, datatype_named)}
+)
+
+
 def read(data: bytes) -> Any:
-    return pickle.loads(data)
+    """A result. Raises Internal for one that no backend of this package returns."""
+    try:
+        return _Results(io.BytesIO(data)).load()
+    except Exception as error:  # of any kind: the child may have sent anything
+        raise Internal(f"a child process sent a result that makes no sense: {error}") from error
 
 
 def read_order(data: bytes) -> Order:
-    order: Order = read(data)
+    order: Order = pickle.loads(data)
     return order
 
 
@@ -66,5 +94,5 @@ def written_error(error: Error) -> bytes:
 
 
 def read_error(data: bytes) -> Error:
-    error: Error = read(data)
-    return error
+    error = read(data)
+    return error if isinstance(error, Error) else Internal("a child process sent an error that is none")

@@ -8,6 +8,8 @@ from halimede.backends.traits import Home, Traits
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Invalid
 from halimede.workers.host.restarts import PATIENCE
+from halimede.workers.host.sandbox_settings import NAMES as SANDBOX_NAMES
+from halimede.workers.host.sandbox_settings import SandboxSettings, parse_sandbox
 
 HOME = "HOME"
 """The parameter of a model that chooses its home."""
@@ -31,6 +33,8 @@ class ChildSettings:
     """How long a model may take to close."""
     of_backend: Mapping[str, str] = field(default_factory=dict)
     """The other settings, which the backend reads."""
+    sandbox: SandboxSettings | None = None
+    """None: the processes may do what the server may."""
     describe_limit: float = 300.0
     """How long `describe`, `faults` and other calls of a load or of a check may take. No setting changes it."""
 
@@ -38,12 +42,13 @@ class ChildSettings:
     def parse(cls, settings: Mapping[str, str]) -> "ChildSettings":
         """Raises Invalid."""
         values = [_seconds(name, settings.get(name), otherwise) for name, otherwise in _LIMITS.items()]
-        return cls(values[0], values[1], values[2], of_backend(settings))
+        return cls(values[0], values[1], values[2], of_backend(settings), parse_sandbox(settings))
 
 
 def of_backend(settings: Mapping[str, str]) -> dict[str, str]:
     """The settings without those of the child home: what the backend sees, wherever it runs."""
-    return {name: value for name, value in settings.items() if name != HOME_SETTING and name not in _LIMITS}
+    own = {HOME_SETTING, *_LIMITS, *SANDBOX_NAMES}
+    return {name: value for name, value in settings.items() if name not in own}
 
 
 def _seconds(name: str, text: str | None, otherwise: float) -> float:

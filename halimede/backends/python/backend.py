@@ -23,6 +23,7 @@ from halimede.backends.api import (
 )
 from halimede.backends.child.in_flight import InFlightBatch
 from halimede.backends.child.instance import ChildInstance
+from halimede.backends.child.sandbox import confined, new_sandbox
 from halimede.backends.child.settings import execution_limit
 from halimede.backends.python import TRAITS
 from halimede.backends.python.dependencies import lacking
@@ -169,7 +170,10 @@ class PythonBackend:
         self._settings = parse_settings(context.settings)
         self._workers = WorkerPool(context.worker_poller)
         self._in_process = InProcessShared(loop, self._router, self._settings.finish_limit)
-        self._environments = Environments(build_in=context.environment_directory, build_limit=context.environment_limit)
+        self._sandbox = new_sandbox(self._settings.sandbox, self.traits.name)
+        self._environments = Environments(
+            build_in=context.environment_directory, build_limit=context.environment_limit, sandbox=self._sandbox
+        )
         self._modules = ModulesOfEnvironments()
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
@@ -205,7 +209,7 @@ class PythonBackend:
             faults.append(on_gpu)
         try:
             if config is not None:
-                runs_in_process(config, execution_limit(config, self._settings.execution_limit))
+                self._runs_in_process(config)
         except Error as error:
             faults.append(Fault(str(error)))
         return faults
@@ -217,14 +221,20 @@ class PythonBackend:
             raise Unsupported(f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {force_cpu}'")
         warn_of_own_stub(config.name, folder.model)
         limit = execution_limit(config, self._settings.execution_limit)
-        if runs_in_process(config, limit):
+        if self._runs_in_process(config):
             return InProcessModel(self._in_process, config, folder)
         interpreter = self._interpreter(config.parameters.get(ENVIRONMENT, ""), folder)
         return PythonModel(self, config, folder, limit, interpreter)
 
     def _interpreter(self, setting: str, folder: ModelFolder) -> Interpreter:
         """Raises Internal (P71)."""
-        return self._environments.interpreter(setting, folder.model, folder.unwanted) if setting else OWN
+        interpreter = self._environments.interpreter(setting, folder.model, folder.unwanted) if setting else OWN
+        return confined(interpreter, self._sandbox, folder)
+
+    def _runs_in_process(self, config: ModelConfig) -> bool:
+        """Raises Invalid."""
+        limit = execution_limit(config, self._settings.execution_limit)
+        return runs_in_process(config, limit, self._settings.sandbox is not None)
 
     def start_instance(
         self, order: Mapping[str, Any], name: str, limit: float, interpreter: Interpreter
@@ -244,6 +254,8 @@ class PythonBackend:
         self._workers.close()
         self._in_process.close()
         self._environments.close()
+        if self._sandbox is not None:
+            self._sandbox.close()
 
     def _load_model(self, order: Mapping[str, Any], name: str, worker: Worker) -> None:
         """Loads the model. It may call others from its `initialize` on."""

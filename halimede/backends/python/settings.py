@@ -14,6 +14,7 @@ from halimede.config.model_config import ModelConfig
 from halimede.errors import Internal, Invalid
 from halimede.workers.host.environments import MODEL_DIRECTORY
 from halimede.workers.host.restarts import PATIENCE
+from halimede.workers.host.sandbox_settings import SANDBOX, SandboxSettings, parse_sandbox
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +25,14 @@ ENVIRONMENT = "EXECUTION_ENV_PATH"
 @dataclass(frozen=True, slots=True)
 class PythonSettings:
     """The backend's settings, in seconds: `finish_limit` for `finalize`, `describe_limit` for `auto_complete_config`,
-    `execution_limit` for `execute` (0: none), `patience` for requests that wait for a worker that is restarted."""
+    `execution_limit` for `execute` (0: none), `patience` for requests that wait for a worker that is restarted. Without
+    `sandbox` a model may do what the server may."""
 
     finish_limit: float = 30.0
     describe_limit: float = 300.0
     execution_limit: float = 0.0
     patience: float = PATIENCE
+    sandbox: SandboxSettings | None = None
 
 
 def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
@@ -50,6 +53,7 @@ def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
         describe_limit=float(values.get("auto-complete-timeout-seconds", 300)),
         execution_limit=float(values.get("execution-timeout-seconds", 0)),
         patience=float(values.get("restart-wait-seconds", PATIENCE)),
+        sandbox=parse_sandbox(settings),
     )
 
 
@@ -89,8 +93,9 @@ def cpu_threads(config: ModelConfig, place: InstancePlace, cores: int) -> int:
 THREADS = "CPU_THREADS"
 
 
-def runs_in_process(config: ModelConfig, limit: float) -> bool:
-    """Whether the model runs in the server's own process. `limit` is its time limit for a batch.
+def runs_in_process(config: ModelConfig, limit: float, sandboxed: bool) -> bool:
+    """Whether the model runs in the server's own process. `limit` is its time limit for a batch, `sandboxed` says
+    whether models run in a sandbox.
 
     Raises Invalid for an unknown value, and for parameters that need a process: a thread runs under the server's
     Python, and nothing can end it."""
@@ -100,6 +105,11 @@ def runs_in_process(config: ModelConfig, limit: float) -> bool:
         raise Invalid(f"model '{config.name}': the parameter '{_WAY}' must be 'process' or 'in_process', not '{text}'")
     if not ways[text]:
         return False
+    if sandboxed:
+        raise Invalid(
+            f"model '{config.name}': the parameter '{_WAY}' is 'in_process', and the models of this server run in a "
+            f"{SANDBOX}, which needs processes of their own"
+        )
     asked = (
         (ENVIRONMENT, ENVIRONMENT in config.parameters),
         (THREADS, THREADS in config.parameters),

@@ -10,21 +10,25 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from halimede.errors import Internal
 from halimede.platform.scratch import Scratch, remove_leftovers, remove_tree
-from halimede.workers.host.activation import activate, outside, python_of
+from halimede.workers.host.activation import Ended, Run, activate, outside, python_of
 from halimede.workers.host.builds import Builds, Unwanted, wanted
 from halimede.workers.host.package_lists import is_package_list
 from halimede.workers.host.process import Interpreter
 from halimede.workers.host.programs import Programs, exiting
 from halimede.workers.host.unpacking import BadArchive, UnpackingAbandoned, unpack
+
+if TYPE_CHECKING:
+    from halimede.workers.host.sandbox import Sandbox
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +44,7 @@ _NEAR = 0.7
 class Environments:
     """The environments of one backend. Archives are unpacked in `parent`, None for the system's temporary folder.
     `variables` are the server's environment variables. Lists of packages are built in the folder `build_in`, each in
-    `build_limit` seconds; without a folder they are refused."""
+    `build_limit` seconds; without a folder they are refused. With a `sandbox`, scripts of environments run in it."""
 
     def __init__(
         self,
@@ -48,8 +52,10 @@ class Environments:
         variables: Mapping[str, str] | None = None,
         build_in: Path | None = None,
         build_limit: float = 1800.0,
+        sandbox: "Sandbox | None" = None,
     ) -> None:
         self._parent = parent
+        self._sandbox = sandbox
         self._variables = os.environ if variables is None else variables
         self._lock = threading.Lock()
         self._scratch: Scratch | None = None
@@ -74,7 +80,7 @@ class Environments:
         if S_ISREG(kind) and is_package_list(text):
             return self._of_list(Path(text).absolute(), unwanted)
         if S_ISDIR(kind):
-            return activate(path, str(path), self._variables, self._programs.run)
+            return activate(path, str(path), self._variables, self._run_for(path))
         if not S_ISREG(kind):
             raise Internal(f"The Python environment '{path}' is neither a folder nor an archive.")
         return self._of_archive(path)
@@ -107,7 +113,7 @@ class Environments:
                 "flag '--python-environments=build', which runs an installer. Or name a folder or an archive."
             )
         folder = self._builds.folder(file, unwanted)
-        return activate(folder, str(folder), self._variables, self._programs.run)
+        return activate(folder, str(folder), self._variables, self._run_for(folder))
 
     # ---- archives
 
@@ -150,7 +156,7 @@ class Environments:
             python = python_of(folder, str(archive))
             if (folder / _RELOCATE).exists():
                 self._relocate(archive, folder, python)
-            interpreter = activate(folder, str(archive), self._variables, self._programs.run)
+            interpreter = activate(folder, str(archive), self._variables, self._run_for(folder))
         except BaseException as error:
             if folder is not None:
                 remove_tree(folder)
@@ -169,13 +175,39 @@ class Environments:
                 raise UnpackingAbandoned
             if self._scratch is None:
                 self._scratch = Scratch(_PREFIX, self._parent)
-            return Path(tempfile.mkdtemp(prefix=f"{content[:8]}-", dir=self._scratch.path))
+            folder = Path(tempfile.mkdtemp(prefix=f"{content[:8]}-", dir=self._scratch.path))
+            if self._sandbox is not None:  # whose users are others
+                for each in (folder, self._scratch.path):
+                    each.chmod(0o755)
+            return folder
 
     def _relocate(self, archive: Path, folder: Path, python: Path) -> None:
         """Runs conda-pack's script, which writes the new path of the environment into its files."""
-        ended = self._programs.run([str(python), str(folder / _RELOCATE)], outside(self._variables), _RELOCATION_LIMIT)
+        run = self._run_for(folder, changes=True)
+        ended = run([str(python), str(folder / _RELOCATE)], outside(self._variables), _RELOCATION_LIMIT)
         if ended.status != 0:
             raise BadArchive(f"{_RELOCATE} failed, {ended.why()}")
+
+    # ---- scripts of environments
+
+    def _run_for(self, folder: Path, changes: bool = False) -> Run:
+        """What runs a script of the environment in `folder`, which it changes or only reads. It comes from whoever made
+        the model."""
+        sandbox = self._sandbox
+        if sandbox is None:
+            return self._programs.run
+
+        def run(command: Sequence[str], variables: Mapping[str, str], limit: float) -> Ended:
+            with sandbox.of_environment(folder, changes) as cell:
+                if changes:
+                    cell.give(folder)
+                try:
+                    return self._programs.run(cell.command(command), cell.variables(variables), limit)
+                finally:
+                    if changes:
+                        cell.take_back(folder)
+
+        return run
 
 
 def meant(setting: str) -> str:

@@ -14,9 +14,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from halimede.platform.hosts import ANYWHERE, HostPolicy
 from halimede.platform.processes import ends_within
+
+if TYPE_CHECKING:
+    from halimede.workers.host.sandbox import Confinement
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class Interpreter:
     """Variables that replace those of the same name."""
     label: str = ""
     """What the process is for, an argument that the program ignores: `ps` shows it."""
+    confinement: "Confinement | None" = None
+    """The sandbox that the process runs in; None: it may do what the server may."""
 
     @property
     def start_variables(self) -> Mapping[str, str] | None:
@@ -95,10 +101,15 @@ class Process:
                 ours.enter_context(self.segments)
                 theirs.enter_context(end)
                 inherited.append(end.fileno())
+            command = interpreter.command(str(program), ",".join(map(str, inherited)))
+            variables = interpreter.start_variables
+            self._cell = None if interpreter.confinement is None else ours.enter_context(interpreter.confinement.cell())
+            if self._cell is not None:
+                command, variables = self._cell.command(command), self._cell.variables(variables)
             with interpreter.host.applied():
                 self._child = subprocess.Popen(
-                    interpreter.command(str(program), ",".join(map(str, inherited))),
-                    env=interpreter.start_variables,
+                    command,
+                    env=variables,
                     stdin=subprocess.DEVNULL,
                     pass_fds=inherited,
                     process_group=0,
@@ -117,6 +128,8 @@ class Process:
         with self._reaping:
             self._kill_group()
             self._child.wait()
+        if self._cell is not None:
+            self._cell.close()
         return True
 
     def kill(self) -> None:
@@ -124,7 +137,7 @@ class Process:
         with self._reaping:
             self._kill_group()
             over = self._child.poll() is not None
-        if not over:
+        if not over or (self._cell is not None and self._cell.is_open):
             threading.Thread(target=self.wait, args=(None,), name=f"reap {self.pid}", daemon=True).start()
 
     def _kill_group(self) -> None:

@@ -114,7 +114,7 @@ class _Tree:
             return
         self._make_folder(parts[:-1])
         try:
-            self._root.joinpath(*parts).mkdir(mode=0o700)
+            self._root.joinpath(*parts).mkdir(mode=0o755)
         except FileExistsError:
             raise BadArchive(f"'{'/'.join(parts)}' is a folder and something else too") from None
         self._folders.add(parts)

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import os
+import pickle
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from halimede.backends.api import Responses
 from halimede.backends.child.backend import ChildBackend, visible_devices
+from halimede.backends.child.order import read, read_error
 from halimede.backends.creation import create_backend
 from halimede.backends.registry import traits_of
 from halimede.backends.traits import DeviceKind, Traits
@@ -28,6 +31,7 @@ from tests.backends import onnx_models
 from tests.backends.child.odd import TRAITS
 from tests.backends.fakes import asked, context, folder, idle_loop, model_config, place, spec
 from tests.processes import ended, open_descriptors
+from tests.rights import open_folder
 from tests.workers.fakes import (
     PATIENCE,
     FakeBatch,
@@ -424,3 +428,68 @@ def test_backend_without_a_child_home_runs_in_the_server() -> None:
     with idle_loop() as idle:
         assert type(create_backend(traits, context(idle))).__name__ == "OddBackend"
         assert not isinstance(create_backend(traits, context(idle)), ChildBackend)
+
+
+# ---- in a sandbox
+
+
+def test_any_backend_runs_in_a_sandbox(loop: asyncio.AbstractEventLoop) -> None:
+    config = model_config([spec("x", "FP32", [2])], [spec("y", "FP32", [2])], max_batch_size=8)
+    model = onnx_models.identity("FP32", ["n", 2])
+    with open_folder() as where:
+        rig = ChildRig(loop, "onnxruntime", sandbox="on")
+        instance = rig.start(config, where, model)
+        status = Path(f"/proc/{instance._worker.pid}/status").read_text()
+        assert "NoNewPrivs:\t1" in status
+        assert "Seccomp:\t2" in status
+        request = FakeRequest(tensor("x", [[1.5, 2.5]]), outputs=("y",))
+        assert rig.run(instance, request).arrays(0)["y"].tolist() == [[1.5, 2.5]]
+        instance.close()
+        rig.backend.close()
+
+
+@pytest.mark.parametrize("choice", ["setting", "parameter"])
+def test_server_is_no_home_in_a_sandbox(loop: asyncio.AbstractEventLoop, tmp_path: Path, choice: str) -> None:
+    settings = {"sandbox": "on"} if choice == "setting" else {"sandbox": "on", "home": "child"}
+    backend = create_backend(TRAITS, context(loop, settings))
+    parameters = {} if choice == "setting" else {"HOME": "server"}
+    with pytest.raises(Invalid, match="sandbox=on, which needs child processes: --backend-config=odd,home=child"):
+        backend.open(replace(ORDERED, parameters=parameters), folder(tmp_path))
+    backend.close()
+
+
+def test_backend_without_a_child_home_has_no_sandbox() -> None:
+    with idle_loop() as idle, pytest.raises(Invalid, match="runs in the server's process only"):
+        create_backend(Traits("odd", TRAITS.implementation), context(idle, {"sandbox": "on"}))
+
+
+class Runs:
+    """What a model would send that wants its server to run something."""
+
+    def __init__(self, call: Any, *arguments: Any) -> None:
+        self._reduced = (call, arguments)
+
+    def __reduce__(self) -> Any:
+        return self._reduced
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Runs(os.system, "true"), Runs(eval, "1"), Runs(Path, "/"), [Runs(getattr, Invalid, "mro")], Runs(model_config)],
+)
+def test_result_that_would_run_something_is_refused(value: object) -> None:
+    with pytest.raises(Internal, match="a result has no "):
+        read(pickle.dumps(value))
+
+
+def test_name_within_a_module_of_results_is_refused() -> None:
+    for name in ("Path", "dataclass", "Protocol", "Batch.__init__", "nothing"):
+        with pytest.raises(Internal, match=rf"a result has no halimede\.backends\.api\.{re.escape(name)}"):
+            read(b"\x80\x04\x8c\x15halimede.backends.api\x8c" + bytes([len(name)]) + name.encode() + b"\x93.")
+
+
+def test_result_that_is_no_pickle_is_an_error() -> None:
+    for data in (b"", b"x", b"\x80\x04K\x01"):
+        with pytest.raises(Internal, match="a child process sent a result that makes no sense"):
+            read(data)
+    assert read_error(pickle.dumps(1)).message == "a child process sent an error that is none"

@@ -16,6 +16,7 @@ from halimede.errors import Internal, Invalid, Unsupported
 from halimede.tensors import DATATYPES, tensor_of
 from tests.backends.fakes import asked
 from tests.backends.python_rig import SCRIPTED, Rig, config, folder
+from tests.rights import open_folder
 from tests.workers.fakes import FakeRequest, turning_loop
 
 
@@ -269,3 +270,33 @@ def test_batches_go_to_the_worker_from_the_loop(rig: Rig, tmp_path: Path) -> Non
     model = rig.backend.open(config(), folder(tmp_path, SCRIPTED))
     assert model.placement is Placement.LOOP
     assert not model.inline_safe
+
+
+# ---- in a sandbox (docs/sandbox.md); its attacks are in tests/compat/test_sandbox.py
+
+
+def test_completion_of_a_configuration_runs_in_the_sandbox() -> None:
+    source = """
+        class TritonPythonModel:
+            @staticmethod
+            def auto_complete_config(config):
+                try:
+                    open("/etc/shadow")
+                except PermissionError:
+                    config.set_max_batch_size(7)
+                return config
+    """
+    with turning_loop() as loop, open_folder() as where:
+        rig = Rig(loop, {"sandbox": "on"})
+        completed = rig.backend.describe(asked(), folder(where, source), "")
+        assert completed is not None
+        assert completed["max_batch_size"] == 7
+        rig.backend.close()
+
+
+def test_model_in_the_servers_process_is_refused_in_a_sandbox(tmp_path: Path) -> None:
+    with turning_loop() as loop:
+        rig = Rig(loop, {"sandbox": "on"})
+        with pytest.raises(Invalid, match="and the models of this server run in a sandbox"):
+            rig.backend.open(config(parameters={"EXECUTION": "in_process"}), folder(tmp_path, SCRIPTED))
+        rig.backend.close()
