@@ -198,7 +198,7 @@ class Environments:
             return self._programs.run
 
         def run(command: Sequence[str], variables: Mapping[str, str], limit: float) -> Ended:
-            with sandbox.of_environment(folder, changes) as cell:
+            with sandbox.of_script(python_of(folder, str(folder)), folder, changes) as cell:
                 if changes:
                     cell.give(folder)
                 try:

@@ -177,10 +177,9 @@ class Sandbox:
         read = [*installation_of(python), *(str(each) for each in folders if each)]
         return Confinement(self, tuple(read))
 
-    def of_environment(self, folder: Path, changes: bool) -> Cell:
-        """A cell for a script of the Python environment in `folder`, which it changes or only reads. Raises OSError,
-        Unavailable."""
-        return self.cell(installation_of(str(folder / "bin" / "python")), (str(folder),) if changes else ())
+    def of_script(self, interpreter: Path, environment: Path, changes: bool) -> Cell:
+        """A cell for a script of a Python environment, which it changes or only reads. Raises OSError, Unavailable."""
+        return self.cell(installation_of(str(interpreter)), (str(environment),) if changes else ())
 
     def cell(self, read: Iterable[str], write: tuple[str, ...] = ()) -> Cell:
         """A cell for one process. Raises OSError, Unavailable."""
