@@ -16,7 +16,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-openvino test-azure test-gpu unit check format conformance rows bench soak profile demo protocol clean
+.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-openvino test-trees test-azure test-gpu unit check format conformance rows bench soak profile demo protocol clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -49,6 +49,10 @@ test-torch: $(VENV)/.dev $(FRAMEWORKS)/.ready ## test Python models with torch a
 
 test-openvino: $(VENV)/.openvino ## test models of OpenVINO (downloads 60 MB)
 	$(BIN)/python -m pytest $(SERVERS) tests/formats/with_openvino*.py
+
+# One thread for each library: several processes train at once.
+test-trees: $(VENV)/.trees ## test forests with the libraries that train them (downloads 50 MB)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SERVERS) tests/backends/fil tests/formats/with_trees*.py
 
 test-azure: $(VENV)/.dev $(AZURITE)/.ready ## test models in an emulator of Azure Blob Storage (needs npm, downloads 190 MB)
 	HALIMEDE_AZURITE=$(abspath $(AZURITE))/node_modules/.bin/azurite-blob \
@@ -111,6 +115,11 @@ $(VENV)/.demo: pyproject.toml
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing the tools for tests and checks ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(VENV)/.trees: $(VENV)/.dev
+	@echo "Installing the libraries of forests ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[trees]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev

@@ -26,6 +26,7 @@ EXTRAS = (
     "rich",
     "shtab",
     "sklearn",
+    "treelite",
     "tritonclient",
 )
 """What the extras of pyproject.toml install, as it is imported."""
@@ -34,6 +35,13 @@ CLIENTS = {"grpcio", "tritonclient"}
 """The official clients: for the demo and the tests, not for a server."""
 
 FOR_AN_EXTRA = {
+    **dict.fromkeys(
+        [
+            f"halimede.backends.fil.{name}"
+            for name in ("answers", "backend", "convert", "forest", "gpu", "graph", "predictor", "shap")
+        ],
+        "fil",
+    ),
     "halimede.backends.onnx.backend": "onnx",
     "halimede.backends.onnx.session": "onnx",
     "halimede.backends.openvino.backend": "openvino",

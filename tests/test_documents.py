@@ -31,11 +31,12 @@ OTHERS: Mapping[str, str] = MappingProxyType(
         "modl-repository": "is misspelt on purpose",
         "protocol": "examples/embed.py",
         "shm-size": "docker",
+        "svg": "examples/explain_forest.py",
     }
 )
 """Flags in the documents that no command of ours has, and which program has them."""
 
-EXTRAS_FOR_WORK_ON_HALIMEDE = {"bench", "compile", "demo", "dev"}
+EXTRAS_FOR_WORK_ON_HALIMEDE = {"bench", "compile", "demo", "dev", "trees"}
 """The extras that no user of the server needs."""
 
 FOREIGN_FLAGS = (ROOT / "bench", ROOT / "docs" / "contract")

@@ -35,5 +35,4 @@ OTHERS = (
         "install vllm",
     ),
     Traits("dali", conversion="do the work of the pipeline in a model.py, for example with OpenCV or Pillow"),
-    Traits("fil", conversion="convert the trees to ONNX (onnxmltools, skl2onnx), or load them in a model.py"),
 )

@@ -31,6 +31,7 @@ _OWN: tuple[str | Traits, ...] = (
     "halimede.backends.openvino",
     elsewhere.PYTORCH,
     "halimede.backends.python",
+    "halimede.backends.fil",
     *elsewhere.OTHERS,
 )
 """Packages with a `TRAITS`, in the order in which a version directory is searched for their files (R70)."""
@@ -133,6 +134,11 @@ def formats() -> tuple[tuple[Traits, Format], ...]:
 def usual_files() -> list[tuple[Traits, Format]]:
     """The first format of each backend of this server, in reverse order: the general ones come first."""
     return [(traits, traits.formats[0]) for traits in reversed(tuple(served().values())) if traits.formats]
+
+
+def conversions() -> Mapping[str, Traits]:
+    """The backend of each format that `halimede convert` can make."""
+    return {name: traits for traits in served().values() for name in traits.conversions}
 
 
 def runs_python_backends() -> str:

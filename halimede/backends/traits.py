@@ -79,6 +79,10 @@ class Traits:
     """How a model of this backend can be served although the server does not have the backend, as an imperative, for
     advice. Empty if nothing better than the `alternative` of the other backends is known."""
 
+    conversions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """What `halimede convert` can make for this backend. Each format has a function, as "module:function", that takes a
+    file of another program and writes one of this format. It may run code of that file: the user chose it."""
+
     runs_user_code: bool = False
     """Whether files of a model are run as code. A client may not send such files without consent."""
     tensors_only: bool = False

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import NoReturn
 
+from halimede.backends.registry import conversions
 from halimede.errors import Invalid
 from halimede.identities.roles import ROLES
 from halimede.options import ServerOptions, parse, suggestion
@@ -64,6 +65,15 @@ class Init(Order):
     repository: str
     name: str
     server: ServerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Convert(Order):
+    """Which file to convert, to which format, and where to write it; an empty `output` is beside the file."""
+
+    source: str
+    to: str
+    output: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +208,19 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         "--name", default="", metavar="NAME", help="name of the model (default: that of the file, without its ending)"
     )
     _add_server_flags(parser, "backend-config")
+
+
+def add_convert(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "halimede convert FILE --to FORMAT [options]"
+    parser.description = (
+        "Converts a file that no server should open, such as a pickle, to one that it can. Opening a pickle runs code "
+        "that\nis in it: convert only files from people whom you trust, and not on the server."
+    )
+    parser.add_argument("source", metavar="FILE", help="a forest of scikit-learn, as pickle or joblib wrote it")
+    parser.add_argument("--to", required=True, choices=tuple(conversions()), help="the format to make")
+    parser.add_argument(
+        "--output", default="", metavar="FILE", help="the file to write (default: beside FILE, with its usual name)"
+    )
 
 
 def add_check(parser: argparse.ArgumentParser) -> None:
@@ -464,6 +487,10 @@ def _init(given: argparse.Namespace) -> Init:
     return Init(given.source, given.repository, given.name, _server(given))
 
 
+def _convert(given: argparse.Namespace) -> Convert:
+    return Convert(given.source, given.to, given.output)
+
+
 def _check(given: argparse.Namespace) -> Check:
     # A path without its trailing slash, so that the same repository is checked once.
     plain = (each if "://" in each else str(PurePath(each)) for each in given.repositories)
@@ -516,6 +543,7 @@ COMMANDS: Mapping[str, tuple[Callable[[argparse.ArgumentParser], None], Callable
         {
             "top": (add_top, _top),
             "init": (add_init, _init),
+            "convert": (add_convert, _convert),
             "check": (add_check, _check),
             "graph": (add_graph, _graph),
             "model run": (add_model_run, _model_run),

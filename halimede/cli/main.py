@@ -142,6 +142,9 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "serve": Command("serve the models of model repositories over HTTP and gRPC", _serve),
         "top": Command("show what the models of a running server do: halimede top URL", partial(_run_small, "top")),
         "init": Command("make a model of a file: halimede init FILE REPO", partial(_run_small, "init")),
+        "convert": Command(
+            "make a model file of a pickle: halimede convert FILE --to FORMAT", partial(_run_small, "convert")
+        ),
         "check": Command("name every problem of model repositories: halimede check REPO", partial(_run_small, "check")),
         "graph": Command("draw the steps of an ensemble: halimede graph MODEL", partial(_run_small, "graph")),
         "auth": Command("make keys for --auth: halimede auth add NAME --role ROLE", partial(_run_small, "auth")),

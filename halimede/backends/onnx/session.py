@@ -310,9 +310,11 @@ def has_cuda() -> bool:
     return CUDA in _available_providers()
 
 
-def open_session(path: str, plan: SessionPlan) -> Any:
-    """An InferenceSession. Raises Internal with the runtime's words, Unsupported if a GPU is wanted and the
-    installed runtime has no provider for it: asked for one that is missing it would silently use the CPU."""
+def open_session(path: str | bytes, plan: SessionPlan) -> Any:
+    """An InferenceSession of a file, or of its content.
+
+    Raises Internal with the runtime's words, Unsupported if a GPU is wanted and the installed runtime has no provider
+    for it: asked for one that is missing it would silently use the CPU."""
     providers: list[Any] = ["CPUExecutionProvider"]
     if plan.device is not None:
         if not has_cuda():
