@@ -6,7 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 REPOSITORY := examples/model_repository
 RESULTS := bench/results
-FRAMEWORKS := .cache/frameworks
+TORCH := .cache/torch
+JAX := .cache/jax
 AZURITE := .cache/azurite
 SERVE_FLAGS ?=
 # Tests with servers mostly wait, so four processes keep two cores busy (400 s instead of 585 s). One module runs in one
@@ -44,8 +45,9 @@ test-environments: $(VENV)/.dev ## test Python models in environments of each Py
 test-wheel: $(VENV)/.dev ## test a wheel with compiled modules, built from the last commit (downloads the dependencies)
 	$(BIN)/python -m pytest -m wheel tests/compat/test_wheel.py
 
-test-torch: $(VENV)/.dev $(FRAMEWORKS)/.ready ## test Python models with torch and jax (downloads more than a gigabyte)
-	HALIMEDE_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(BIN)/python -m pytest tests/conformance/with_frameworks.py
+test-torch: $(VENV)/.dev $(TORCH)/.ready $(JAX)/.ready ## test models of torch, and Python models with torch and jax (downloads a gigabyte)
+	PYTHONPATH=$(abspath $(TORCH)) $(BIN)/python -m pytest -n 2 --dist=loadfile tests/pytorch
+	HALIMEDE_FRAMEWORKS=$(abspath $(TORCH)):$(abspath $(JAX)) $(BIN)/python -m pytest tests/conformance/with_frameworks.py
 
 test-openvino: $(VENV)/.openvino ## test models of OpenVINO (downloads 60 MB)
 	$(BIN)/python -m pytest $(SERVERS) tests/formats/with_openvino*.py
@@ -132,12 +134,18 @@ $(VENV)/.openvino: $(VENV)/.dev
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[openvino]'
 	@touch $@
 
-# Both servers load these packages. numpy is left out, because each server has its own version.
-$(FRAMEWORKS)/.ready: $(VENV)/.dev
-	@echo "Installing torch and jax in $(FRAMEWORKS) ..."
-	@rm -rf $(FRAMEWORKS)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --target $(FRAMEWORKS) torch==2.13.0
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --target $(FRAMEWORKS) --upgrade --no-deps \
+# Both servers load these packages. numpy is left out, because each server has its own version. They are outside of the
+# virtual environment, so that a server without them is tested, too.
+$(TORCH)/.ready: $(VENV)/.dev
+	@echo "Installing torch in $(TORCH) ..."
+	@rm -rf $(TORCH)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --target $(TORCH) torch==2.13.0 safetensors
+	@touch $@
+
+$(JAX)/.ready: $(VENV)/.dev
+	@echo "Installing jax in $(JAX) ..."
+	@rm -rf $(JAX)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --target $(JAX) --no-deps \
 	  jax==0.4.38 jaxlib==0.4.38 ml_dtypes==0.4.1 opt_einsum==3.4.0 scipy==1.13.1
 	@touch $@
 

@@ -96,6 +96,8 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "onnxruntime": "backends.onnx",
             "openvino": "backends.openvino",
             "treelite": "backends.fil",
+            "torch": "backends.pytorch",
+            "safetensors": "backends.pytorch.module",
             "google": "config wire protocol checking.text",
             "orjson": "wire config backends",
             "rapidjson": "wire config",

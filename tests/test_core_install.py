@@ -24,9 +24,11 @@ EXTRAS = (
     "re2",
     "redis",
     "rich",
+    "safetensors",
     "shtab",
     "sklearn",
     "treelite",
+    "torch",
     "tritonclient",
 )
 """What the extras of pyproject.toml install, as it is imported."""
@@ -48,6 +50,13 @@ FOR_AN_EXTRA = {
     "halimede.backends.openvino.instance": "openvino",
     "halimede.backends.openvino.model": "openvino",
     "halimede.backends.openvino.states": "openvino",
+    **{
+        f"halimede.backends.pytorch.{name}": "torch"
+        for name in (
+            *("backend", "device", "device_instance", "instance", "models", "module"),
+            *("package", "program", "running", "script", "values"),
+        )
+    },
     "halimede.cache.redis_tls": "redis",
     "halimede.cli.completion": "completion",
     "halimede.devtools.graph_svg": "graph",

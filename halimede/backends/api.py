@@ -11,10 +11,10 @@ writing-a-backend.md` shows the use of all this.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeGuard, runtime_checkable
 
@@ -490,30 +490,36 @@ class CpuShare:
 
 
 class ProcessThreads:
-    """The number of threads of a runtime that has one setting per process. The first model fixes it. Load threads."""
+    """The number of threads of a runtime that has one setting per process. The first model that names a number fixes
+    it. Load threads."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
-        self._fixed: Future[tuple[int, str]] = Future()
+        self._fixing = Lock()
+        self._fixed: tuple[int, str] | None = None
+        self._is_default = False
 
-    def fix(self, model: str, threads: int) -> tuple[int, bool]:
+    def fix(self, model: str, threads: int, default: bool = False) -> tuple[int, bool]:
         """Returns the number for the process, and whether this model fixed it; if so, the caller sets it in the
-        runtime. A later model that wants another number only gets a line in the log."""
-        try:
-            self._fixed.set_result((threads, model))
-        except InvalidStateError:
-            there, first = self._fixed.result()
-            if there != threads:
-                log.warning(
-                    "model '%s' wants %d threads of backend '%s', which has %d for the whole process since model '%s' "
-                    "was loaded; set the same number for all models of this backend",
-                    *(model, threads, self._backend, there, first),
+        runtime. A later model that wants another number only gets a line in the log.
+
+        With `default`, nobody has named the number: it counts until a model names one."""
+        with self._fixing:
+            there = self._fixed
+            if there is None or (self._is_default and not default):
+                self._fixed, self._is_default = (threads, model), default
+                log.info(
+                    "backend '%s' has %d threads for the whole process, as model '%s' wants",
+                    *(self._backend, threads, model),
                 )
-            return there, False
-        log.info(
-            "backend '%s' has %d threads for the whole process, as model '%s' wants", self._backend, threads, model
-        )
-        return threads, True
+                return threads, True
+        if there[0] != threads and not default:
+            log.warning(
+                "model '%s' wants %d threads of backend '%s', which has %d for the whole process since model '%s' "
+                "was loaded; set the same number for all models of this backend",
+                *(model, threads, self._backend, *there),
+            )
+        return there[0], False
 
 
 def cpu_share(instances: int) -> CpuShare:

@@ -22,11 +22,6 @@ TENSORRT = Traits(
     formats=(Format("model.plan", "tensorrt_plan", directory=False),),
     conversion="export the model that the plan was made of to ONNX (a plan itself cannot be converted)",
 )
-PYTORCH = Traits(
-    "pytorch",
-    formats=(Format("model.pt", "pytorch_libtorch", directory=False), Format("model.pt2", "torch_aoti")),
-    conversion=f"export the model to ONNX (torch.onnx.export), {_IN_PYTHON} with torch.jit.load",
-)
 OTHERS = (
     Traits("tensorrtllm", conversion="run the original checkpoint in a model.py, for example with vLLM"),
     Traits(

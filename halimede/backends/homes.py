@@ -6,12 +6,14 @@ imports the runtime. Load threads.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from halimede.backends.api import Backend, BackendContext, BackendModel, Fault, Inspecting, ModelFolder
 from halimede.backends.child.settings import HOME_SETTING, chosen_home
 from halimede.backends.inspection import not_inspected
+from halimede.backends.registry import resolve
 from halimede.backends.traits import Home, Traits
 from halimede.config.model_config import Description, Incomplete, ModelConfig
 from halimede.errors import Invalid
@@ -54,9 +56,19 @@ class BackendOfTwoHomes:
                 self._in_children = ChildBackend(self.traits, self._context)
             return self._in_children
 
-    def of_model(self, parameters: Mapping[str, str], model: str) -> Backend:
+    def of_model(
+        self,
+        parameters: Mapping[str, str],
+        model: str,
+        folder: ModelFolder | None = None,
+        filename: str = "",
+        runtime: str = "",
+    ) -> Backend:
         """The backend of a model's home. Blocks while the backend is created. Raises Error if it cannot be."""
-        home = chosen_home(self.traits, self._setting, parameters, model)
+        usual = None
+        if self.traits.usual_home and folder is not None:
+            usual = partial(resolve(self.traits.usual_home), folder, filename, runtime)
+        home = chosen_home(self.traits, self._setting, parameters, model, usual)
         if self._sandboxed and home is not Home.CHILD:
             raise Invalid(
                 f"model '{model}' would run in the server's process, and backend '{self.traits.name}' has "
@@ -72,20 +84,22 @@ class BackendOfTwoHomes:
         return self._of_home(self._default).usable_gpus(gpus)
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
-        return self.of_model(asked.parameters, asked.name).describe(asked, folder, filename)
+        backend = self.of_model(asked.parameters, asked.name, folder, filename, asked.value("runtime"))
+        return backend.describe(asked, folder, filename)
 
     def runs_code(self, asked: Incomplete) -> bool:
         backend = self.of_model(asked.parameters, asked.name)
         return isinstance(backend, Inspecting) and backend.runs_code(asked)
 
     def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
-        backend = self.of_model(asked.parameters, asked.name)
+        backend = self.of_model(asked.parameters, asked.name, folder, filename, asked.value("runtime"))
         if not isinstance(backend, Inspecting):
             return [not_inspected(self.traits)]
         return backend.faults(asked, config, folder, filename)
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> BackendModel:
-        return self.of_model(config.parameters, config.name).open(config, folder)
+        home = self.of_model(config.parameters, config.name, folder, config.model_filename, config.runtime)
+        return home.open(config, folder)
 
     def close(self) -> None:
         with self._making:

@@ -29,7 +29,7 @@ _OWN: tuple[str | Traits, ...] = (
     elsewhere.TENSORRT,
     "halimede.backends.onnx",
     "halimede.backends.openvino",
-    elsewhere.PYTORCH,
+    "halimede.backends.pytorch",
     "halimede.backends.python",
     "halimede.backends.fil",
     *elsewhere.OTHERS,

@@ -37,10 +37,11 @@ def find_runtime(
     Raises Invalid in the real server's words, Unsupported for a shared library.
     """
     own = _library(backend)
+    traits = traits_of(backend)
+    if backend in known and runtime in ("", own, *(() if traits is None else traits.runtimes)):
+        return Runtime(backend)
     if runtime == PYTHON_BASED:
         return _python_based(model, backend, directory)
-    if backend in known and runtime in ("", own):
-        return Runtime(backend)
     places = [folder.version, folder.model, *([directory / backend] if _is_plain(backend) else [])]
     library = runtime or own
     found = next((place / library for place in places if (place / library).is_file()), None)

@@ -65,6 +65,9 @@ class Traits:
     """The first one is the default; see `guesses_format`."""
     guesses_format: bool = True
     """Whether a configuration that names only the backend means the first format (R70)."""
+    runtimes: tuple[str, ...] = ()
+    """Values of the field `runtime` that the backend serves itself, besides its library's name (R43). For such a model
+    no file name is filled in (BT33)."""
     aliases: tuple[str, ...] = ()
     """Names that people write by mistake; `halimede check` then proposes `name`."""
     extra: str = ""
@@ -109,6 +112,9 @@ class Traits:
     """The number of instances in an instance group of KIND_CPU without a count (R53). For other kinds it is one."""
     homes: tuple[Home, ...] = (Home.SERVER,)
     """The homes that instances may have; the first one is the default."""
+    usual_home: str = ""
+    """A function, as "module:function", for a backend whose default depends on the model: it takes a `ModelFolder`, the
+    name of the model file and the field `runtime`, and returns a `Home`. It must not import the runtime."""
     starts_children: bool = False
     """Whether the backend itself starts the processes of its child home, with a program of its own."""
 

@@ -37,7 +37,8 @@ def complete_backend(message: Message, folder: Path) -> None:
         traits, chosen = found
         message.backend = message.backend or traits.name
         message.platform = message.platform or chosen.platform
-        message.default_model_filename = message.default_model_filename or chosen.filename
+        if message.runtime not in traits.runtimes:  # which looks for its files itself (BT33)
+            message.default_model_filename = message.default_model_filename or chosen.filename
     elif not (message.backend or message.platform or message.default_model_filename):
         _complete_custom(message, folder)
 

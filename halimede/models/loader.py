@@ -374,7 +374,7 @@ def find_backend(
     backend = backends.get(runtime.backend)
     # The GPUs that a runtime can use, for example, may be others in the model's home.
     if isinstance(backend, BackendOfTwoHomes):
-        backend = backend.of_model(draft.parameters, draft.name)
+        backend = backend.of_model(draft.parameters, draft.name, folder, draft.model_filename, draft.runtime)
     return folder, backend
 
 

@@ -26,7 +26,7 @@ PACKAGE = Path(halimede.__file__).parent
 
 
 def test_registry_lists_the_backends_of_this_release() -> None:
-    assert set(registry.served()) == {"fil", "function", "identity", "onnxruntime", "openvino", "python"}
+    assert set(registry.served()) == {"fil", "function", "identity", "onnxruntime", "openvino", "python", "pytorch"}
 
 
 def test_registry_knows_formats_in_the_order_in_which_they_are_searched() -> None:

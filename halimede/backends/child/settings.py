@@ -1,6 +1,6 @@
 """The settings of the child home, and the parameters that a model has for it. Load threads."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -82,15 +82,21 @@ def execution_limit(config: ModelConfig, otherwise: float) -> float:
     return seconds
 
 
-def chosen_home(traits: Traits, setting: str | None, parameters: Mapping[str, str], model: str = "") -> Home:
-    """Where a model runs: its parameter HOME, else the backend's setting `home`, else the backend's first home. Raises
-    Invalid for a word that is no home, or a home that the backend does not allow."""
+def chosen_home(
+    traits: Traits,
+    setting: str | None,
+    parameters: Mapping[str, str],
+    model: str = "",
+    usual: Callable[[], Home] | None = None,
+) -> Home:
+    """Where a model runs: its parameter HOME, else the backend's setting `home`, else what `usual` returns, else the
+    backend's first home. Raises Invalid for a word that is no home, or a home that the backend does not allow."""
     homes = {home.value: home for home in traits.homes}
     word, where = parameters.get(HOME), f"model '{model}': the parameter '{HOME}'"
     if word is None:
         word, where = setting, f"the setting '{HOME_SETTING}' of backend '{traits.name}'"
     if word is None:
-        return traits.homes[0]
+        return traits.homes[0] if usual is None else usual()
     if word not in homes:
         raise Invalid(f"{where} must be {' or '.join(map(repr, homes))}, not '{word}'")
     return homes[word]

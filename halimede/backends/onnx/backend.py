@@ -36,7 +36,6 @@ from halimede.backends.onnx.instance import Array, OnnxInstance, Run
 from halimede.backends.onnx.session import (
     ModelFile,
     SessionPlan,
-    Settings,
     describe_session,
     find_file,
     has_cuda,
@@ -45,6 +44,7 @@ from halimede.backends.onnx.session import (
     run_options,
     share_threads,
 )
+from halimede.backends.parameters import Settings
 from halimede.config.model_config import Description, Incomplete, InstanceGroup, InstanceKind, ModelConfig
 from halimede.errors import Error, Unsupported
 from halimede.platform.hosts import available_cores

@@ -20,9 +20,10 @@ from halimede.backends.onnx.completion import RULES
 from halimede.backends.onnx.errors import translated
 from halimede.backends.onnx.extras import CUDA, NONE, Extras, Provider
 from halimede.backends.onnx.ranks import unknown_ranks
+from halimede.backends.parameters import Settings
 from halimede.config.files import status_of
 from halimede.config.model_config import DescribedTensor, Description
-from halimede.errors import Cause, Invalid, Unavailable, Unsupported
+from halimede.errors import Cause, Unavailable, Unsupported
 from halimede.tensors import DATATYPES, DataType
 
 _DATATYPES: Mapping[str, DataType] = MappingProxyType(
@@ -52,10 +53,7 @@ _LEVELS = {
 }
 """By `optimization.graph.level`; anything else means all optimizations (R75)."""
 
-_SWITCH = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
-_DIGITS = re.compile(r"\s*([+-]?[0-9]+)")
-_MOST_DIGITS = 20
-_INT32, _SIZE = range(-(2**31), 2**31), range(2**64)
+_SIZE = range(2**64)
 _CUDA_VALUES: Mapping[str, Mapping[str, str] | None] = MappingProxyType(
     {
         "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
@@ -122,58 +120,13 @@ class SessionPlan:
     libraries: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """String settings, read as Triton's backends do (BC8), with the place they come from, for the log."""
-
-    where: str
-    values: Mapping[str, str]
-
-    def number(self, key: str, allowed: range = _INT32) -> int | None:
-        """A whole number, None if it is not set. Text after its digits does not count. Raises Invalid."""
-        value = self.values.get(key)
-        if value is None:
-            return None
-        found = _DIGITS.match(value)
-        if found is None or len(found[1]) > _MOST_DIGITS or int(found[1]) not in allowed:
-            raise self._refusal(key, f"failed to convert '{value}' to integral number")
-        return int(found[1])
-
-    def count(self, key: str) -> int | None:
-        """A number of threads. None if it is not above 0, since only such a number is applied (BO8). Raises Invalid."""
-        number = self.number(key)
-        return number if number is not None and number > 0 else None
-
-    def choice(self, key: str, words: Mapping[str, str]) -> str | None:
-        """What the table makes of a value, None if it is not set. Raises Invalid."""
-        value = self.values.get(key)
-        if value is None:
-            return None
-        if value not in words:
-            raise self._refusal(key, f"unsupported {key} value '{value}' is requested")
-        return words[value]
-
-    def switch(self, key: str, default: bool) -> bool:
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if value.lower() not in _SWITCH:
-            raise self._refusal(key, f"failed to convert '{value}' to boolean")
-        return _SWITCH[value.lower()]
-
-    def execution_mode(self) -> bool:
-        """Whether operators run in parallel. Raises Invalid."""
-        mode = self.number("execution_mode") or 0
-        if mode not in (0, 1):
-            text = "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got"
-            raise self._refusal("execution_mode", f"{text} {mode} .")
-        return mode == 1
-
-    def _refusal(self, key: str, text: str) -> Invalid:
-        """Triton's text, which does not name the parameter; the log does."""
-        error = Invalid(text)
-        error.advice = f"{self.where}: correct the parameter '{key}'"
-        return error
+def execution_mode(model: Settings) -> bool:
+    """Whether operators run in parallel. Raises Invalid."""
+    mode = model.number("execution_mode") or 0
+    if mode not in (0, 1):
+        text = "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got"
+        raise model.refusal("execution_mode", f"{text} {mode} .")
+    return mode == 1
 
 
 def plan_session(
@@ -189,7 +142,7 @@ def plan_session(
     global_pool = backend.switch("enable-global-threadpool", False)
     share = cpu_share(instances)
     threads = share.pool  # the instances share the session
-    parallel = model.execution_mode()
+    parallel = execution_mode(model)
     intra = _first(model.count("intra_op_thread_count"), backend.count("intra_op_thread_count"), threads)
     inter_default = threads if parallel else 1
     inter = _first(model.count("inter_op_thread_count"), backend.count("inter_op_thread_count"), inter_default)

@@ -58,6 +58,7 @@ class Adapter:
     patience -- seconds until a situation fails because nothing happens
     input, output -- the names of the tensors
     input_type, output_type -- their datatypes
+    ready -- the name of the control input of "sequence"
 
     Situations think in rows of numbers: "echo" answers with the rows that it gets. A backend that cannot do this
     overrides `encode`, which makes the input tensor of rows, and `expected`, which makes the output tensor that a
@@ -69,6 +70,7 @@ class Adapter:
     patience = PATIENCE
     input = "INPUT0"
     output = "OUTPUT0"
+    ready = "READY"
     input_type: DataType = FP32
     output_type: DataType = FP32
 
@@ -85,7 +87,7 @@ class Adapter:
         |---|---|
         | echo | answers with its input |
         | bytes | "echo" with a BYTES input and output |
-        | sequence | "echo" with a control input READY, which it may ignore |
+        | sequence | "echo" with a control input (`ready`), which it may ignore |
         | ragged | "echo" with a ragged input |
         | optional | "echo" with an optional input INPUT1, which it ignores |
         | broken | its file cannot be read: `open` raises an Error that blames FILE |

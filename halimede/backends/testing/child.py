@@ -37,6 +37,7 @@ class InChildren(Adapter):
         self.name = adapter.name
         self.input, self.output = adapter.input, adapter.output
         self.input_type, self.output_type = adapter.input_type, adapter.output_type
+        self.ready = adapter.ready
         self._adapter = adapter
         self._traits = traits
 

@@ -17,11 +17,11 @@ from halimede.backends.onnx.backend import OnnxRuntimeBackend
 from halimede.backends.onnx.errors import translated
 from halimede.backends.onnx.session import (
     SessionPlan,
-    Settings,
     plan_session,
     run_options,
     spinning,
 )
+from halimede.backends.parameters import Settings
 from halimede.config.model_config import DescribedTensor, Incomplete, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
 from halimede.platform.hosts import available_cores
