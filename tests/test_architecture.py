@@ -67,7 +67,8 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "serving": "identities traces front engine_port transport options platform errors",
             "binding": "backends backends.registry serving engine loading models config options tensors errors "
             "platform",
-            "cli": "identities backends.registry devtools checking top serving engine engine_port models config "
+            "perf": "http_client options protocol tensors transport errors version",
+            "cli": "identities backends.registry devtools checking perf top serving engine engine_port models config "
             "options requests tensors errors platform version",
             "top": "http_client errors",
             "main": "cli",
@@ -84,6 +85,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
         library: frozenset(modules.split())
         for library, modules in {
             "rich": "top.screen cli.top",
+            "matplotlib": "perf.plot",
             "shtab": "cli.completion",
             "grandalf": "devtools.graph_svg",
             "hpack": "transport.http2.hpack_library",
@@ -102,7 +104,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "orjson": "wire config backends",
             "rapidjson": "wire config",
             "numpy": "tensors devices tracing scheduling backends wire transport workers engine.classification "
-            "devtools hosted binding.tensors",
+            "devtools hosted binding.tensors perf",
         }.items()
     }
 )

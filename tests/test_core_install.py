@@ -14,6 +14,7 @@ EXTRAS = (
     "cryptography",
     "grandalf",
     "grpc",
+    "matplotlib",
     "obstore",
     "onnx",
     "onnxruntime",
@@ -60,6 +61,7 @@ FOR_AN_EXTRA = {
     "halimede.cache.redis_tls": "redis",
     "halimede.cli.completion": "completion",
     "halimede.devtools.graph_svg": "graph",
+    "halimede.perf.plot": "perf",
     "halimede.storage.stores": "cloud",
     "halimede.top.screen": "top",
 }

@@ -31,6 +31,8 @@ MODULES = tuple(
         "front.http.": "service",
         "measurement.": "statistics",
         "models.": "checks version",
+        "perf.": "generator",
+        "perf.clients.": "grpc http1 io",
         "scheduling.": "assembly ensemble ensemble_run execution flow inference inline instances "
         "policy runner runner_config step_binding step_graph",
         "tracing.": "files text",

@@ -12,6 +12,7 @@ import shtab
 from halimede.cli.arguments import COMMANDS
 from halimede.options.flags import FLAGS, SERVED, Flag
 from halimede.options.kinds import BOOLEAN, SWITCH
+from halimede.perf.flags import ROWS
 
 _DIRECTORIES = re.compile(r"-(repository|directory|store)$")
 _FILES = re.compile(r"^auth$|-(file|cert|key)$")
@@ -58,6 +59,8 @@ def parser_of(summaries: Mapping[str, str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=_plain(summary))
         if name == "serve":
             add_serve(command)
+        elif name == "perf":
+            add_perf(command)
         elif name == "help":
             command.add_argument("command", nargs="?", choices=list(summaries))
         elif name in COMMANDS:
@@ -77,6 +80,20 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         # argparse adds `--help` itself.
         if flag.support is SERVED and not flag.deprecated and flag.name != "help":
             _add_flag(parser, flag)
+
+
+def add_perf(parser: argparse.ArgumentParser) -> None:
+    """The options of `halimede perf`."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="the model to measure")
+    for row in ROWS:
+        names = [*([f"-{row.short}"] if row.short else []), *([f"--{row.name}"] if row.name else [])]
+        if row.name == "help":  # argparse adds it itself
+            continue
+        text = _plain(row.help)
+        if row.value:
+            parser.add_argument(*names, metavar=row.value, help=text)
+        else:
+            parser.add_argument(*names, action="store_true", help=text)
 
 
 def _add_flag(parser: argparse.ArgumentParser, flag: Flag) -> None:

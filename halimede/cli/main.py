@@ -99,6 +99,13 @@ def _model(args: Sequence[str]) -> int:
     return _unknown(first, ("run",), "halimede model")
 
 
+def _perf(args: Sequence[str]) -> int:
+    with quick_imports():
+        from halimede.cli.perf import perf
+
+    return perf(args)
+
+
 def _run_small(command: str, args: Sequence[str]) -> int:
     """A command whose line argparse reads; `halimede.cli` has a module of its name with its `run`."""
     from halimede.cli.arguments import Completion, read  # `serve` does without argparse
@@ -140,6 +147,7 @@ def _show_help(args: Sequence[str]) -> int:
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "serve": Command("serve the models of model repositories over HTTP and gRPC", _serve),
+        "perf": Command("measure how fast a server answers: halimede perf MODEL", _perf),
         "top": Command("show what the models of a running server do: halimede top URL", partial(_run_small, "top")),
         "init": Command("make a model of a file: halimede init FILE REPO", partial(_run_small, "init")),
         "convert": Command(

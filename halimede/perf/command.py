@@ -1,0 +1,340 @@
+"""`halimede perf`: one run, from the options to the exit status. Main thread."""
+
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
+
+from halimede import __version__
+from halimede.errors import Error
+from halimede.perf import auto, report, search
+from halimede.perf.csv_file import SMALL_SAMPLE, composing_files, main_file
+from halimede.perf.export import export_document, write_json
+from halimede.perf.fleet import Fleet
+from halimede.perf.metrics import MetricsReader
+from halimede.perf.model import Model, model_of
+from halimede.perf.options import GENERIC_ERROR, NO_LIMIT, SUCCESS, Options, Range
+from halimede.perf.profiler import Failure, Interrupted, Profiler, print_now, rate_of_file
+from halimede.perf.results import comparison, document_of, read_document
+from halimede.perf.server import Asker, GrpcServer, HttpServer, Server, target_of
+from halimede.perf.statistics import Level
+from halimede.perf.watch import Interrupt, Watch, live_stream
+from halimede.perf.workload import Workload, build
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+T = TypeVar("T")
+
+
+class Stop(Exception):
+    """The run cannot begin, for the reason that it carries."""
+
+
+def run(options: Options) -> int:
+    """Measures and reports. Returns the exit status (X26)."""
+    with ExitStack() as stack:
+        try:
+            if options.compare:
+                return _compare(*options.compare)
+            _check_files(options)
+            return _Run(options, stack).all()
+        except Stop as stop:
+            _warn(f"error: {stop}\n")
+        except Failure as failure:
+            _warn(failure.message)
+            return failure.status
+        except Error as error:
+            _warn(str(error))
+        return GENERIC_ERROR
+
+
+def _check_files(options: Options) -> None:
+    """Opens the files of results before anything is measured. Raises Stop."""
+    for plot in options.plots:
+        if not plot.endswith((".png", ".svg", ".html")):
+            raise Stop(f"cannot draw '{plot}': its name must end in .png, .svg or .html")
+        if find_spec("matplotlib") is None:
+            raise Stop("plots need a library: pip install 'halimede[perf]'")
+    for name in (options.csv_file, options.export_file, options.json_file, *options.plots):
+        if not name or name == "-":
+            continue
+        path = Path(name)
+        is_there = path.exists()
+        try:
+            with path.open("ab"):
+                pass
+            if not is_there:
+                path.unlink()
+        except OSError as error:
+            raise Stop(f"cannot write '{name}': {error.strerror}") from None
+
+
+def _compare(a: str, b: str) -> int:
+    print(comparison(read_document(a), read_document(b), (a, b)))
+    return SUCCESS
+
+
+class _Run:
+    """One run of the command."""
+
+    def __init__(self, options: Options, stack: ExitStack) -> None:
+        self._options, self._stack = options, stack
+        self._rounds: list[list[Level]] = []
+
+    def all(self) -> int:
+        o = self._options
+        target = _try("failed to create client factory", partial(target_of, o))
+        asker = Asker(target, o.protocol == "grpc", o.headers)
+        self._stack.callback(asker.close)
+        server: Server = GrpcServer(asker) if o.protocol == "grpc" else HttpServer(asker)
+        model = self._model(server)
+        o = self._options = _completed(o, model)
+        _check_model(o, model)
+        if o.trace:
+            _try("failed to set trace settings", partial(server.set_trace, o.trace))
+        workload = _try("Failed to init manager inputs", partial(build, o, model, target, server, random.Random()))
+        self._stack.callback(workload.close)
+        if o.data_paths:
+            print_now(_read_text(workload))
+        has_statistics = "statistics" in _try("failed to get server extensions", server.extensions)
+        interrupt = Interrupt(print_now)
+        watch = Watch(interrupt, live_stream(o.live), shutil.get_terminal_size().columns)
+        fleet = Fleet()
+        self._stack.callback(fleet.close)
+        _fill(fleet, workload, o.processes or 1)
+        if not o.automatic:
+            print_now(report.settings(o, model)[:-1])
+        interrupt.install()
+        self._stack.callback(interrupt.remove)
+        metrics = _metrics_reader(o)
+        profiler = Profiler(
+            workload,
+            fleet,
+            server if has_statistics else None,
+            metrics,
+            watch,
+            print_now,
+            _warn,
+            partial(_grow, fleet, workload, o.processes),
+        )
+        status, failure = SUCCESS, ""
+        try:
+            for number in range(o.rounds):
+                if o.rounds > 1:
+                    print_now(f"Round {number + 1} of {o.rounds}")
+                begun = len(profiler.levels)
+                try:
+                    self._search(profiler)
+                finally:
+                    self._rounds.append(profiler.levels[begun:])
+        except Interrupted:
+            failure = "Received exit signal."
+        except Failure as error:
+            status, failure = error.status, error.message
+        except Error as error:
+            status, failure = GENERIC_ERROR, str(error)
+        watch.clear()
+        if failure:
+            _warn(failure)
+        self._write(profiler, model, workload)
+        return status
+
+    def _model(self, server: Server) -> Model:
+        o = self._options
+        metadata = _try("failed to get model metadata", partial(server.metadata, o.model, o.version))
+        config = _try("failed to get model config", partial(server.config, o.model, o.version))
+        return _try(
+            "failed to create model parser",
+            partial(model_of, metadata, config, o.version, o.composing, o.shapes, server.config),
+        )
+
+    # ---- measuring
+
+    def _search(self, profiler: Profiler) -> None:
+        o = self._options
+        if o.automatic:
+            self._search_best(profiler)
+            return
+        if o.intervals_file:
+            profiler.measure(rate_of_file(o.intervals_file), True, shown=False)
+            return
+        is_rate = o.rate is not None
+        levels = o.rate or o.concurrency or Range()
+        if o.binary_search:
+            profiler.search(search.binary(levels, not is_rate), is_rate, False)
+        else:
+            profiler.search(search.linear(levels), is_rate, True)
+
+    def _search_best(self, profiler: Profiler) -> None:
+        """Doubles the clients until that gains nothing, and measures the best number again with the time that is
+        left."""
+        o = self._options
+        began = time.monotonic()
+        seconds = max(auto.LEAST_LEVEL_SECONDS, o.seconds * auto.LEVEL_SHARE)
+        print_now(f"Measuring {o.model} at {o.where()} over {o.protocol} for {o.seconds:g} seconds.\n\n{auto.TITLES}")
+        levels: list[Level] = []
+        clients = 1
+        while clients <= auto.MAX_CLIENTS and not auto.is_flat(levels):
+            # The last measurement is to have at least the time of two levels.
+            if time.monotonic() - began > o.seconds - 3 * seconds and levels:
+                break
+            settle = seconds * auto.SETTLE_SHARE
+            levels.append(profiler.quick(clients, settle, seconds - settle, 1))
+            print_now(auto.row(levels[-1]))
+            clients *= 2
+        left = max(3 * auto.LEAST_LEVEL_SECONDS, o.seconds - (time.monotonic() - began))
+        chosen = auto.best(levels)
+        final = profiler.quick(chosen.value, left * auto.SETTLE_SHARE, left * (1 - auto.SETTLE_SHARE) / 3, 3)
+        print_now(f"\nAgain with {final.value:.0f}, for longer:\n{auto.row(final)}\n")
+        profiler.levels += [final if level is chosen else level for level in levels]
+        print_now(auto.sentence(o.model, levels, final))
+
+    # ---- results
+
+    def _write(self, profiler: Profiler, model: Model, workload: Workload) -> None:
+        o, levels = self._options, profiler.levels
+        if not levels:
+            return
+        shown = [level for level in levels if not level.is_stable and level.client.failed]
+        for level in shown:
+            print_now(report.level_text(level, model, o))
+        if not o.automatic:
+            print_now(report.summary(levels, o.percentile)[:-1])
+        if o.csv_file:
+            self._write_csv(levels, model)
+        if o.json_file or o.plots:
+            self._write_results()
+        if o.export_file:
+            offset = time.time_ns() - time.perf_counter_ns()
+            document = export_document(profiler.experiments, o, workload.tensors, offset, __version__)
+            write_json(Path(o.export_file), document)
+
+    def _write_results(self) -> None:
+        o = self._options
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        document = document_of(self._rounds, o, __version__, when, os.cpu_count() or 1)
+        if o.json_file == "-":
+            print_now(json.dumps(document))
+        elif o.json_file:
+            write_json(Path(o.json_file), document)
+        for plot in o.plots:
+            from halimede.perf.plot import draw
+
+            draw(document, Path(plot))
+
+    def _write_csv(self, levels: list[Level], model: Model) -> None:
+        o = self._options
+        text, small = main_file(levels, model, o.percentile, o.verbose_csv, o.collect_metrics and o.verbose_csv)
+        for _ in range(small):
+            _warn(SMALL_SAMPLE)
+        path = Path(o.csv_file)
+        path.write_text(text)
+        for name, content in composing_files(levels, model, o.csv_file).items():
+            Path(name).write_text(content)
+
+
+def _try(what: str, ask: Callable[[], T]) -> T:
+    """The answer; Stop with what failed, and why."""
+    try:
+        return ask()
+    except Error as error:
+        raise Stop(f"{what}: {error}") from None
+
+
+def _read_text(workload: Workload) -> str:
+    """What perf_analyzer says of the data that it has read."""
+    counts = workload.counts
+    text = f" Successfully read data for {len(counts)} stream/streams"
+    return f"{text} with {counts[0]} step/steps." if len(counts) == 1 else f"{text}."
+
+
+def _completed(options: Options, model: Model) -> Options:
+    """The options with what follows from the model."""
+    if model.has_sequences and not options.asynchronous and not options.forced_sync:
+        options = replace(options, asynchronous=True)
+    return options
+
+
+def _check_model(options: Options, model: Model) -> None:
+    """Refuses what the model cannot do. Raises Failure with perf_analyzer's texts."""
+    o, levels = options, options.concurrency or Range()
+    checks = (
+        (
+            o.batch_size > 1 and not model.max_batch_size,
+            "can not specify batch size > 1 as the model does not support batching",
+        ),
+        (
+            o.batch_size > 1 and model.has_sequences,
+            "can not specify batch size > 1 when using a sequence model",
+        ),
+        (o.streaming and o.forced_sync, "can not use streaming with synchronous API"),
+        (
+            model.is_decoupled and not (o.asynchronous and o.streaming),
+            "Decoupled models must be run with `--async` and `--streaming` and either `-i grpc` or "
+            "`--service-kind=triton_c_api`",
+        ),
+        (
+            model.has_sequences and o.concurrency is not None and levels.end == NO_LIMIT and o.asynchronous,
+            "The 'end' concurrency can not be 0 for sequence models when using asynchronous API.",
+        ),
+        (
+            bool(o.sequence_ids)
+            and model.has_sequences
+            and o.rate is None
+            and o.sequence_ids < max(levels.start, levels.end),
+            "sequence id range specified is smaller than the maximum possible concurrency, sequence id collision may "
+            "occur.",
+        ),
+        (
+            bool(o.sequence_ids) and o.rate is not None and o.sequence_ids < o.sequences,
+            "sequence id range specified is smaller than the maximum possible number of sequences, sequence id "
+            "collision may occur.",
+        ),
+    )
+    for is_wrong, text in checks:
+        if is_wrong:
+            raise Failure(text)
+
+
+# ---- processes
+
+
+def _fill(fleet: Fleet, workload: Workload, count: int) -> None:
+    for number in range(count):
+        fleet.add(partial(_serve, workload, number, count))
+
+
+def _serve(workload: Workload, number: int, of: int, control: object) -> None:
+    workload.serve(control, number, of)  # type: ignore[arg-type]
+
+
+def _grow(fleet: Fleet, workload: Workload, wanted: int) -> bool:
+    """Replaces the load processes by twice as many, if the machine has cores for them and the user did not choose."""
+    count = len(fleet) * 2
+    if wanted or count > max(1, (os.cpu_count() or 1) // 2):
+        return False
+    fleet.close()
+    _fill(fleet, workload, count)
+    return True
+
+
+def _metrics_reader(options: Options) -> MetricsReader | None:
+    if not options.collect_metrics:
+        return None
+    url = options.metrics_url or f"{options.where().rpartition(':')[0] or 'localhost'}:8002/metrics"
+    reader = MetricsReader(url, options.metrics_interval / 1000, _warn)
+    _try("failed to query the metrics", reader.check)
+    return reader

@@ -1,0 +1,224 @@
+"""`halimede perf` from outside, against a server of ours: its runs, its files, and how it fails."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compat.serving import Serving, write_model
+from tests.ports import free_ports
+
+LIMIT = 60.0
+FAILING = """import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.count = 0
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        self.count += 1
+        if self.count % 2 == 0:
+            return pb_utils.InferenceResponse([], pb_utils.TritonError("every second request fails"))
+        tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor.as_numpy())])
+"""
+SHAPE = ("--shape", "INPUT0:16")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    repository = tmp_path_factory.mktemp("perf") / "models"
+    write_model(repository, "floor", "FP32", max_batch_size=8)
+    version = write_model(repository, "failing", "FP32", backend="python")
+    (version / "model.py").write_text(FAILING)
+    with Serving(repository, repository.parent / "log") as serving:
+        yield serving.wait_until_live()
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "halimede", "perf", *words]
+
+
+def perf(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+def test_model_alone_ends_in_a_sentence(served: Serving) -> None:
+    done = perf("floor", "-u", served.http_url, *SHAPE, "--seconds", "3")
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.rstrip().splitlines()[-1]
+    assert re.fullmatch(r"floor serves [\d,]+ inferences/s with \d+ clients? \(p50 .* ms, p99 .* ms\).*\.", last), last
+    assert done.stderr == ""
+
+
+@pytest.mark.rows("X8")
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_counted_run_sends_exactly_so_many_requests(served: Serving, protocol: str, tmp_path: Path) -> None:
+    url = served.http_url if protocol == "http" else served.grpc_url
+    before = _successes(served)
+    words = ["--request-count", "37", "--warmup-request-count", "5", "--concurrency-range", "4", "--processes", "2"]
+    done = perf("-m", "floor", "-i", protocol, "-u", url, *SHAPE, *words, "-f", str(tmp_path / "a.csv"))
+    assert done.returncode == 0, done.stderr
+    assert _successes(served) - before == 37 + 5
+    assert "    Request count: 37\n" in done.stdout
+    with (tmp_path / "a.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["Concurrency"] == "4"
+
+
+def _successes(served: Serving) -> int:
+    _, statistics = served.ask("/v2/models/floor/stats")
+    return int(statistics["model_stats"][0]["inference_stats"]["success"]["count"])
+
+
+@pytest.mark.rows("X3", "X4")
+@pytest.mark.parametrize("distribution", ["constant", "poisson"])
+def test_server_sees_the_rate_that_was_asked_for(served: Serving, distribution: str) -> None:
+    words = ["--request-rate-range", "200", "--request-distribution", distribution, "-p", "1000", "-s", "999"]
+    done = perf("-m", "floor", "-u", served.http_url, *SHAPE, *words)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(200, rel=0.15)
+
+
+@pytest.mark.rows("X3")
+def test_intervals_of_a_file_repeat(served: Serving, tmp_path: Path) -> None:
+    (tmp_path / "gaps").write_text("5000\n15000\n")
+    done = perf(
+        "-m",
+        "floor",
+        "-u",
+        served.http_url,
+        *SHAPE,
+        "--request-intervals",
+        str(tmp_path / "gaps"),
+        "-p",
+        "1000",
+        "-s",
+        "999",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Request Rate: 100, throughput: " in done.stdout
+
+
+@pytest.mark.rows("X29")
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_export_has_every_request_with_its_data(served: Serving, protocol: str, tmp_path: Path) -> None:
+    data = tmp_path / "data.json"
+    data.write_text(
+        json.dumps(
+            {"data": [{"INPUT0": {"content": [1.5, 2.5], "shape": [2]}}, {"INPUT0": {"content": [3], "shape": [1]}}]}
+        )
+    )
+    url = served.http_url if protocol == "http" else served.grpc_url
+    export = tmp_path / "export.json"
+    words = ["--input-data", str(data), "--request-count", "6", "--profile-export-file", str(export)]
+    began = time.time_ns()
+    done = perf("-m", "floor", "-i", protocol, "-u", url, *words)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(export.read_text())
+    assert (document["service_kind"], document["endpoint"]) == ("triton", "")
+    (experiment,) = document["experiments"]
+    assert experiment["experiment"] == {"mode": "concurrency", "value": 1}
+    assert len(experiment["requests"]) == 6
+    for request in experiment["requests"]:
+        assert request["request_inputs"]["INPUT0"] in ([1.5, 2.5], 3.0)
+        assert request["response_outputs"] == [{"OUTPUT0": request["request_inputs"]["INPUT0"]}]
+        (response,) = request["response_timestamps"]
+        assert began < request["timestamp"] < response < time.time_ns()
+    assert len(experiment["window_boundaries"]) == 2
+    again = perf("-m", "floor", "-u", served.http_url, "--profile-export-file", str(export))
+    assert (again.returncode, again.stderr.splitlines()[0]) == (
+        99,
+        "Error: Failed to parse --profile-export-file. Path must not already exist.",
+    )
+
+
+def test_no_server_is_one_line() -> None:
+    (port,) = free_ports(1)
+    done = perf("-m", "floor", "-u", f"127.0.0.1:{port}")
+    assert done.returncode == 99
+    assert (
+        done.stderr.split()
+        == f"error: failed to get model metadata: failed to connect to 127.0.0.1:{port}: Connection refused".split()
+    )
+
+
+def test_unwritable_output_is_known_before_the_measurement(served: Serving, tmp_path: Path) -> None:
+    done = perf("-m", "floor", "-u", served.http_url, *SHAPE, "-f", str(tmp_path / "no" / "a.csv"))
+    assert done.returncode == 99
+    assert done.stderr.strip() == f"error: cannot write '{tmp_path}/no/a.csv': No such file or directory"
+    assert done.stdout == ""
+
+
+def test_unknown_input_is_named(served: Serving, tmp_path: Path) -> None:
+    (tmp_path / "data.json").write_text('{"data": [{"INPUT": [1]}]}')
+    done = perf("-m", "floor", "-u", served.http_url, "--input-data", str(tmp_path / "data.json"))
+    assert done.returncode == 99
+    assert "The input or output 'INPUT' is not found in the model configuration" in done.stderr
+
+
+@pytest.mark.rows("X25")
+def test_model_that_fails_now_and_then_ends_the_run_and_its_figures_are_kept(served: Serving, tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    done = perf("-m", "failing", "-u", served.http_url, *SHAPE, "-p", "300", "-f", str(table))
+    assert done.returncode == 99
+    assert done.stderr.strip().splitlines()[-1] == "Thread [0] had error: every second request fails"
+    counts = re.search(r"    Request count: (\d+)\n    Failed request count: (\d+)\n", done.stdout)
+    assert counts is not None
+    assert abs(int(counts[1]) - int(counts[2])) <= 1
+    assert table.exists()
+
+
+def test_server_that_dies_ends_the_run_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "floor", "FP32")
+    with Serving(tmp_path / "models", tmp_path / "log") as serving:
+        serving.wait_until_live()
+        running = subprocess.Popen(
+            command("-m", "floor", "-u", serving.http_url, *SHAPE, "--concurrency-range", "1:99", "-p500", "-s999"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("Request concurrency: 2"):
+                break
+        serving.kill()
+        said, complained = running.communicate(timeout=LIMIT)
+    assert running.returncode == 99
+    # Requests may fail first, or a question about statistics.
+    assert complained.startswith(("Failed to maintain requested inference load.", "failed to connect to 127.0.0.1:"))
+    assert "Concurrency: 1, throughput: " in said
+
+
+@pytest.mark.rows("X26")
+def test_first_interrupt_reports_and_the_second_ends_at_once(served: Serving) -> None:
+    words = command("-m", "floor", "-u", served.http_url, *SHAPE, "-p", "60000")
+    for interrupts in (1, 2):
+        running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("Request concurrency: 1"):
+                break
+        time.sleep(0.5)  # some requests
+        for _ in range(interrupts):
+            os.kill(running.pid, signal.SIGINT)
+        said, _ = running.communicate(timeout=LIMIT)
+        assert running.returncode == 0
+        assert "Interrupt signal (2) received." in said
+        if interrupts == 1:
+            assert "Concurrency: 1, throughput: " in said
