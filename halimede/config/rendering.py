@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from typing import Any
 
-import rapidjson
 from google.protobuf.descriptor import FieldDescriptor
 
 from halimede.config.message import Message, enum_name
@@ -32,6 +31,8 @@ def json_text(message: Message) -> str:
 
     The entries of a map are sorted. Triton prints them in the order of its hash table.
     """
+    import rapidjson  # here, because the environment of a model in a child process need not have it
+
     return str(rapidjson.dumps(_object(message), ensure_ascii=False))
 
 
