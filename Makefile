@@ -9,6 +9,7 @@ RESULTS := bench/results
 TORCH := .cache/torch
 JAX := .cache/jax
 AZURITE := .cache/azurite
+TENSORFLOW := .cache/tensorflow
 SERVE_FLAGS ?=
 # Tests with servers mostly wait, so four processes keep two cores busy (400 s instead of 585 s). One module runs in one
 # process, because its tests share a server.
@@ -17,7 +18,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-openvino test-trees test-azure test-gpu unit check format conformance rows bench soak profile demo protocol clean
+.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-trees test-azure test-gpu unit check format conformance rows bench soak profile demo protocol clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -55,6 +56,10 @@ test-openvino: $(VENV)/.openvino ## test models of OpenVINO (downloads 60 MB)
 # One thread for each library: several processes train at once.
 test-trees: $(VENV)/.trees ## test forests with the libraries that train them (downloads 50 MB)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SERVERS) tests/backends/fil tests/formats/with_trees*.py
+
+test-tensorflow: $(VENV)/.tflite $(TENSORFLOW)/.models ## test models of TensorFlow and TensorFlow Lite (downloads 400 MB)
+	HALIMEDE_TENSORFLOW=$(abspath $(TENSORFLOW)) $(BIN)/python -m pytest $(SERVERS) \
+	  tests/formats/with_tflite*.py tests/formats/with_tensorflow*.py
 
 test-azure: $(VENV)/.dev $(AZURITE)/.ready ## test models in an emulator of Azure Blob Storage (needs npm, downloads 190 MB)
 	HALIMEDE_AZURITE=$(abspath $(AZURITE))/node_modules/.bin/azurite-blob \
@@ -127,6 +132,24 @@ $(VENV)/.trees: $(VENV)/.dev
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "Installing the tools for plots and profiles ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
+$(VENV)/.tflite: $(VENV)/.dev
+	@echo "Installing LiteRT ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[tflite]'
+	@touch $@
+
+# TensorFlow has an environment of its own, as models with EXECUTION_ENV_PATH have.
+$(TENSORFLOW)/.ready:
+	@echo "Installing TensorFlow in $(TENSORFLOW) ..."
+	@rm -rf $(TENSORFLOW)
+	@$(PYTHON) -m venv $(TENSORFLOW)
+	@$(TENSORFLOW)/bin/python -m pip install -q --disable-pip-version-check tensorflow-cpu==2.21.0
+	@touch $@
+
+$(TENSORFLOW)/.models: $(TENSORFLOW)/.ready tests/formats/tensorflow_models.py
+	@echo "Building models with TensorFlow ..."
+	@$(TENSORFLOW)/bin/python tests/formats/tensorflow_models.py $(TENSORFLOW)/models
 	@touch $@
 
 $(VENV)/.openvino: $(VENV)/.dev

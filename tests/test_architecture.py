@@ -100,6 +100,8 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "treelite": "backends.fil",
             "torch": "backends.pytorch",
             "safetensors": "backends.pytorch.module",
+            "tensorflow": "backends.tensorflow",
+            "ai_edge_litert": "backends.tflite",
             "google": "config wire protocol checking.text",
             "orjson": "wire config backends",
             "rapidjson": "wire config",

@@ -8,15 +8,6 @@ from halimede.backends.traits import Format, Traits
 
 _IN_PYTHON = "or load it in a model.py"
 
-TENSORFLOW = Traits(
-    "tensorflow",
-    formats=(
-        Format("model.savedmodel", "tensorflow_savedmodel", directory=True),
-        Format("model.graphdef", "tensorflow_graphdef", directory=False),
-    ),
-    guesses_format=False,  # a configuration with only the backend may mean either format
-    conversion=f"convert the model to ONNX (tf2onnx), {_IN_PYTHON}",
-)
 TENSORRT = Traits(
     "tensorrt",
     formats=(Format("model.plan", "tensorrt_plan", directory=False),),

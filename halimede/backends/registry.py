@@ -25,13 +25,14 @@ GROUP = "halimede.backends"
 _OWN: tuple[str | Traits, ...] = (
     "halimede.backends.identity",
     "halimede.backends.function",
-    elsewhere.TENSORFLOW,
+    "halimede.backends.tensorflow",
     elsewhere.TENSORRT,
     "halimede.backends.onnx",
     "halimede.backends.openvino",
     "halimede.backends.pytorch",
-    "halimede.backends.python",
+    "halimede.backends.tflite",
     "halimede.backends.fil",
+    "halimede.backends.python",
     *elsewhere.OTHERS,
 )
 """Packages with a `TRAITS`, in the order in which a version directory is searched for their files (R70)."""

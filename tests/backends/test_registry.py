@@ -26,15 +26,26 @@ PACKAGE = Path(halimede.__file__).parent
 
 
 def test_registry_lists_the_backends_of_this_release() -> None:
-    assert set(registry.served()) == {"fil", "function", "identity", "onnxruntime", "openvino", "python", "pytorch"}
+    assert set(registry.served()) == {
+        "fil",
+        "function",
+        "identity",
+        "onnxruntime",
+        "openvino",
+        "python",
+        "pytorch",
+        "tensorflow",
+        "tflite",
+    }
 
 
 def test_registry_knows_formats_in_the_order_in_which_they_are_searched() -> None:
     names = [each.filename for _, each in registry.formats()]
     assert names == [
         *("model.savedmodel", "model.graphdef", "model.plan", "model.onnx"),
-        *("model.xml", "model.pt", "model.pt2", "model.py"),
+        *("model.xml", "model.pt", "model.pt2", "model.tflite"),
         *("xgboost.json", "xgboost.ubj", "xgboost.model", "checkpoint.tl", "model.txt"),
+        "model.py",
     ]
 
 

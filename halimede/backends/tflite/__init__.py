@@ -1,0 +1,15 @@
+"""The backend `tflite`: TensorFlow Lite models on LiteRT. Importing this package does not import the runtime."""
+
+from halimede.backends.traits import Format, Home, Traits
+
+TRAITS = Traits(
+    "tflite",
+    "halimede.backends.tflite.backend:TfliteBackend",
+    formats=(Format("model.tflite", ending=".tflite"),),
+    aliases=("tensorflow_lite", "litert"),
+    extra="tflite",
+    tensors_only=True,
+    ragged=True,
+    states=True,
+    homes=(Home.SERVER, Home.CHILD),
+)
