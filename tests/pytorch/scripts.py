@@ -157,6 +157,53 @@ class Linear(torch.nn.Module):
         return self.layer(x)
 
 
+class Slow(torch.nn.Module):
+    """Work that keeps the GPU busy for a while, and then its input."""
+
+    def forward(self, INPUT0: Tensor) -> Tensor:  # noqa: N803
+        busy = torch.ones(1024, 1024, device=INPUT0.device)
+        for _ in range(20):
+            busy = busy @ busy / 1024.0
+        return INPUT0 + (busy[0, 0] - busy[0, 0])
+
+
+class Huge(torch.nn.Module):
+    """Takes more memory than any GPU has if the first number is negative."""
+
+    def forward(self, INPUT0: Tensor) -> Tensor:  # noqa: N803
+        if bool((INPUT0 < 0).any()):
+            return INPUT0.expand(1 << 20, 2).repeat(1, 1 << 22)
+        return INPUT0
+
+
+class Heavy(torch.nn.Module):
+    """64 MB of weights."""
+
+    weights: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weights", torch.ones(1 << 24))
+
+    def forward(self, INPUT0: Tensor) -> Tensor:  # noqa: N803
+        return INPUT0 + self.weights[0] - 1
+
+
+class OnItsDevice(torch.nn.Module):
+    """A module of KIND_MODEL: it takes its inputs from the CPU to its own device, and answers from there."""
+
+    weights: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weights", torch.ones(2))
+
+    def forward(self, INPUT0: Tensor) -> Tensor:  # noqa: N803
+        assert not INPUT0.is_cuda
+        assert self.weights.is_cuda
+        return INPUT0.to(self.weights.device) + self.weights
+
+
 def script(module: torch.nn.Module) -> Any:
     """A module as TorchScript, without torch's warnings that TorchScript is old."""
     with warnings.catch_warnings():

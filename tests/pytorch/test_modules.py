@@ -11,7 +11,8 @@ import safetensors.torch
 import torch
 
 from tests.pytorch import scripts
-from tests.pytorch.served import Served, io
+from tests.pytorch.configs import io
+from tests.pytorch.served import Served
 from tests.pytorch.test_scripts import parameter
 
 RUNTIME = 'backend: "pytorch"\nruntime: "model.py"\n'

@@ -13,7 +13,8 @@ import torch
 
 from halimede.backends.pytorch.package import metadata_of, processor_flags
 from tests.pytorch import programs
-from tests.pytorch.served import Served, io
+from tests.pytorch.configs import io
+from tests.pytorch.served import Served
 
 PT2 = 'platform: "torch_aoti"\n'
 FILE = "model.pt2"

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from tests.pytorch import scripts
-from tests.pytorch.served import ECHO, Served, io
+from tests.pytorch.configs import ECHO, io
+from tests.pytorch.served import Served
 
 Save = Callable[[Path], object]
 Specs = Sequence[tuple[str, str, Sequence[int]]]
