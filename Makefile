@@ -18,7 +18,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-trees test-azure test-gpu unit check format conformance rows bench soak profile demo protocol clean
+.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-trees test-dali test-azure test-gpu unit check format conformance rows bench soak profile demo protocol clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -52,6 +52,9 @@ test-torch: $(VENV)/.dev $(TORCH)/.ready $(JAX)/.ready ## test models of torch, 
 
 test-openvino: $(VENV)/.openvino ## test models of OpenVINO (downloads 60 MB)
 	$(BIN)/python -m pytest $(SERVERS) tests/formats/with_openvino*.py
+
+test-dali: $(VENV)/.dali ## test pipelines of DALI on the CPU (downloads 240 MB)
+	$(BIN)/python -m pytest $(SERVERS) tests/backends/dali tests/formats/with_dali*.py
 
 # One thread for each library: several processes train at once.
 test-trees: $(VENV)/.trees ## test forests with the libraries that train them (downloads 50 MB)
@@ -122,6 +125,11 @@ $(VENV)/.demo: pyproject.toml
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing the tools for tests and checks ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(VENV)/.dali: $(VENV)/.dev
+	@echo "Installing DALI, and a library that writes videos ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dali]' av
 	@touch $@
 
 $(VENV)/.trees: $(VENV)/.dev

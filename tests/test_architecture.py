@@ -97,6 +97,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "onnx": "backends.fil.graph",
             "onnxruntime": "backends.onnx",
             "openvino": "backends.openvino",
+            "nvidia": "backends.dali",
             "treelite": "backends.fil",
             "torch": "backends.pytorch",
             "safetensors": "backends.pytorch.module",

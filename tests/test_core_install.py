@@ -15,6 +15,7 @@ EXTRAS = (
     "grandalf",
     "grpc",
     "matplotlib",
+    "nvidia",
     "obstore",
     "onnx",
     "onnxruntime",
@@ -39,14 +40,13 @@ EXTRAS = (
 CLIENTS = {"grpcio", "tritonclient"}
 """The official clients: for the demo and the tests, not for a server."""
 
+_OF_FORESTS = ("answers", "backend", "convert", "forest", "gpu", "graph", "predictor", "shap")
+
 FOR_AN_EXTRA = {
-    **dict.fromkeys(
-        [
-            f"halimede.backends.fil.{name}"
-            for name in ("answers", "backend", "convert", "forest", "gpu", "graph", "predictor", "shap")
-        ],
-        "fil",
-    ),
+    **{f"halimede.backends.fil.{name}": "fil" for name in _OF_FORESTS},
+    "halimede.backends.dali.backend": "dali",
+    "halimede.backends.dali.library": "dali",
+    "halimede.backends.dali.pipeline": "dali",
     "halimede.backends.onnx.backend": "onnx",
     "halimede.backends.onnx.session": "onnx",
     "halimede.backends.openvino.backend": "openvino",

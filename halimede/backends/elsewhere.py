@@ -20,5 +20,4 @@ OTHERS = (
         conversion="put Triton's vLLM backend, which is Python, into the folder vllm of --backend-directory, and "
         "install vllm",
     ),
-    Traits("dali", conversion="do the work of the pipeline in a model.py, for example with OpenCV or Pillow"),
 )

@@ -32,6 +32,7 @@ _OWN: tuple[str | Traits, ...] = (
     "halimede.backends.pytorch",
     "halimede.backends.tflite",
     "halimede.backends.fil",
+    "halimede.backends.dali",
     "halimede.backends.python",
     *elsewhere.OTHERS,
 )

@@ -27,6 +27,7 @@ PACKAGE = Path(halimede.__file__).parent
 
 def test_registry_lists_the_backends_of_this_release() -> None:
     assert set(registry.served()) == {
+        "dali",
         "fil",
         "function",
         "identity",
@@ -45,6 +46,7 @@ def test_registry_knows_formats_in_the_order_in_which_they_are_searched() -> Non
         *("model.savedmodel", "model.graphdef", "model.plan", "model.onnx"),
         *("model.xml", "model.pt", "model.pt2", "model.tflite"),
         *("xgboost.json", "xgboost.ubj", "xgboost.model", "checkpoint.tl", "model.txt"),
+        *("model.dali", "dali.py"),
         "model.py",
     ]
 

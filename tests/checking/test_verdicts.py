@@ -81,7 +81,6 @@ def test_file_that_git_does_not_keep_is_missing(tmp_path: Path, config: str, tex
     ("named", "advice"),
     [
         ('platform: "tensorrt_plan"', "to ONNX"),
-        ('backend: "dali"', "in a model.py"),
         ('backend: "tensorrtllm"', "the original checkpoint"),
         ('backend: "vllm"', "into the folder vllm of --backend-directory"),
         ('backend: "own"', "own/model.py in --backend-directory"),
