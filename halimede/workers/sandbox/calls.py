@@ -5,7 +5,7 @@ touches files is the task of Landlock and of mounts.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from halimede.workers.sandbox.plan import Plan, Way
 
@@ -87,8 +87,7 @@ _SIGNAL_OWNERS = (0x8901, 0x8902)
 _ALL = 0xFFFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """A call that is refused: always, or if the lower half of an argument, masked, is none of `only` or one of
     `but`. `missing` answers as a kernel that does not have the call."""
 

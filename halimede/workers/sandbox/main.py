@@ -8,8 +8,13 @@ import glob
 import json
 import os
 import sys
+from types import ModuleType
 
-sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
+if "halimede" not in sys.modules:
+    # The package itself imports three times as much as this program needs, which would delay each start.
+    package = ModuleType("halimede")
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
+    sys.modules["halimede"] = package
 
 from halimede.workers.sandbox import calls, identity, landlock, seccomp, system
 from halimede.workers.sandbox.plan import Plan, Way
