@@ -18,7 +18,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-trees test-dali test-azure test-gpu unit check format conformance rows bench soak profile demo protocol clean
+.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-trees test-dali test-azure test-gpu unit check format conformance rows bench soak profile demo protocol audit clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -114,17 +114,22 @@ protocol: $(VENV)/.dev ## the messages of halimede/protocol/, generated from its
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/build_repository.py
 
-# A target installs only what it needs: the demo's runtimes to serve, and the development tools to test.
+# A target installs only what it needs: the demo's runtimes to serve, and the development tools to test. With CI set it
+# installs the packages of a lock (requirements/), whose hashes pip checks. `tools.lock` writes the locks.
+DEMO := demo,compile
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+install = $(if $(CI),$(PIP) --require-hashes -r requirements/$(1).txt && $(PIP) --no-deps --no-build-isolation -e .,$(PIP) -e '.[$(2)]')
+
 $(VENV)/.demo: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "Creating a virtual environment in $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing Halimede with the demo's runtimes ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[demo,compile]'
+	@$(call install,ci,$(DEMO))
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing the tools for tests and checks ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@$(call install,ci,dev)
 	@touch $@
 
 $(VENV)/.dali: $(VENV)/.dev
@@ -134,7 +139,7 @@ $(VENV)/.dali: $(VENV)/.dev
 
 $(VENV)/.trees: $(VENV)/.dev
 	@echo "Installing the libraries of forests ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[trees]'
+	@$(call install,trees,trees)
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
@@ -144,7 +149,7 @@ $(VENV)/.bench: $(VENV)/.dev
 
 $(VENV)/.tflite: $(VENV)/.dev
 	@echo "Installing LiteRT ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[tflite]'
+	@$(call install,tflite,tflite)
 	@touch $@
 
 # TensorFlow has an environment of its own, as models with EXECUTION_ENV_PATH have.
@@ -162,7 +167,7 @@ $(TENSORFLOW)/.models: $(TENSORFLOW)/.ready tests/formats/tensorflow_models.py
 
 $(VENV)/.openvino: $(VENV)/.dev
 	@echo "Installing OpenVINO ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[openvino]'
+	@$(call install,openvino,openvino)
 	@touch $@
 
 # Both servers load these packages. numpy is left out, because each server has its own version. They are outside of the
@@ -185,6 +190,11 @@ $(AZURITE)/.ready:
 	@mkdir -p $(AZURITE)
 	@npm install --silent --no-audit --no-fund --prefix $(AZURITE) azurite@3.37.0
 	@touch $@
+
+audit: $(VENV)/.dev ## look up the locked packages in the database of known vulnerabilities
+	@test -x .cache/audit/bin/pip-audit || { $(BIN)/python -m venv .cache/audit && \
+	  .cache/audit/bin/python -m pip install -q --disable-pip-version-check 'pip-audit>=2.9'; }
+	@$(BIN)/python -m tools.audit .cache/audit/bin/pip-audit
 
 clean: ## remove what the targets created, except the virtual environment
 	rm -rf $(REPOSITORY) .cache .mypy_cache .pytest_cache .ruff_cache build
