@@ -57,8 +57,9 @@ test-dali: $(VENV)/.dali ## test pipelines of DALI on the CPU (downloads 240 MB)
 	$(BIN)/python -m pytest $(SERVERS) tests/backends/dali tests/formats/with_dali*.py
 
 # One thread for each library: several processes train at once.
-test-trees: $(VENV)/.trees ## test forests with the libraries that train them (downloads 50 MB)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SERVERS) tests/backends/fil tests/formats/with_trees*.py
+test-trees: $(VENV)/.trees ## test forests and estimators with the libraries that train them (downloads 70 MB)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SERVERS) tests/backends/fil tests/backends/sklearn \
+	  tests/backends/mlflow tests/formats/with_trees*.py tests/formats/with_sklearn*.py
 
 test-tensorflow: $(VENV)/.tflite $(TENSORFLOW)/.models ## test models of TensorFlow and TensorFlow Lite (downloads 400 MB)
 	HALIMEDE_TENSORFLOW=$(abspath $(TENSORFLOW)) $(BIN)/python -m pytest $(SERVERS) \

@@ -30,10 +30,12 @@ EXTRAS = (
     "safetensors",
     "shtab",
     "sklearn",
+    "skops",
     "tensorflow",
     "treelite",
     "torch",
     "tritonclient",
+    "yaml",
 )
 """What the extras of pyproject.toml install, as it is imported."""
 
@@ -44,6 +46,9 @@ _OF_FORESTS = ("answers", "backend", "convert", "forest", "gpu", "graph", "predi
 
 FOR_AN_EXTRA = {
     **{f"halimede.backends.fil.{name}": "fil" for name in _OF_FORESTS},
+    "halimede.backends.mlflow.backend": "mlflow",
+    "halimede.backends.sklearn.backend": "sklearn",
+    "halimede.backends.sklearn.estimator": "sklearn",
     "halimede.backends.dali.backend": "dali",
     "halimede.backends.dali.library": "dali",
     "halimede.backends.dali.pipeline": "dali",

@@ -33,6 +33,8 @@ _OWN: tuple[str | Traits, ...] = (
     "halimede.backends.tflite",
     "halimede.backends.fil",
     "halimede.backends.dali",
+    "halimede.backends.sklearn",
+    "halimede.backends.mlflow",
     "halimede.backends.python",
     *elsewhere.OTHERS,
 )

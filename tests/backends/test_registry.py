@@ -31,10 +31,12 @@ def test_registry_lists_the_backends_of_this_release() -> None:
         "fil",
         "function",
         "identity",
+        "mlflow",
         "onnxruntime",
         "openvino",
         "python",
         "pytorch",
+        "sklearn",
         "tensorflow",
         "tflite",
     }
@@ -46,7 +48,7 @@ def test_registry_knows_formats_in_the_order_in_which_they_are_searched() -> Non
         *("model.savedmodel", "model.graphdef", "model.plan", "model.onnx"),
         *("model.xml", "model.pt", "model.pt2", "model.tflite"),
         *("xgboost.json", "xgboost.ubj", "xgboost.model", "checkpoint.tl", "model.txt"),
-        *("model.dali", "dali.py"),
+        *("model.dali", "dali.py", "model.skops", "MLmodel"),
         "model.py",
     ]
 
