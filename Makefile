@@ -23,8 +23,9 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
 
-serve: compiled demo ## install, build the demo models, serve them on ports 8000, 8001 and 8002
-	@exec $(BIN)/halimede serve --model-repository=$(REPOSITORY) $(SERVE_FLAGS)
+serve: compiled demo ## install, build the demo models, serve them on ports 8000, 8001 and 8002, with the console on 8003
+	@exec $(BIN)/halimede serve --model-repository=$(REPOSITORY) --console-port=8003 \
+	  --metrics-config=summary_latencies=true $(SERVE_FLAGS)
 
 test: unit compiled ## run all tests; the servers run compiled if there is a C compiler
 	HALIMEDE_COMPILED=$(if $(CI),only,$(or $(HALIMEDE_COMPILED),on)) $(BIN)/python -m pytest $(SERVERS) \

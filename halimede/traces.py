@@ -68,6 +68,18 @@ class TraceStream(Protocol):
         ...
 
 
+class WatchedReply(Reply, TraceStream, Protocol):
+    """The reply slot of a request that a `Watcher` records, and the stream that takes its trace."""
+
+
+class Watcher(Protocol):
+    """Looks at requests beside the trace settings: the console."""
+
+    def watch(self, reply: Reply) -> WatchedReply | None:
+        """Returns what takes the answers and the trace of a request, None for a request that is of no interest."""
+        ...
+
+
 class TensorRecord(NamedTuple):
     """A tensor at one of the activities of T5, with a copy of its bytes."""
 
@@ -368,6 +380,9 @@ class Sampler:
         self, model: str, front: StampNames, received: tuple[int, int], context: Context | None = None
     ) -> None:
         """Counts an HTTP request that could not be decoded (H30)."""
+
+    def watched_by(self, watcher: Watcher | None) -> None:
+        """From now on `watcher` is asked for each request whether it records it; None: nobody is."""
 
 
 UNTRACED: Final = Sampler()

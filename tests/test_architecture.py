@@ -64,12 +64,13 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "checking": "backends.traits backends.registry engine models agents backends config options tensors errors",
             "devtools": "backends.traits backends.registry http_client checking engine engine_port wire models config "
             "backends options requests tensors errors",
-            "serving": "identities traces front engine_port transport options platform errors",
+            "console": "traces transport http_client top requests tensors errors",
+            "serving": "identities console version traces front engine_port transport options platform errors",
             "binding": "backends backends.registry serving engine loading models config options tensors errors "
             "platform",
             "perf": "http_client options protocol tensors transport errors version",
-            "cli": "identities backends.registry devtools checking perf top serving engine engine_port models config "
-            "options requests tensors errors platform version",
+            "cli": "identities backends.registry devtools checking perf top console serving engine engine_port models "
+            "config options requests tensors errors platform version",
             "top": "http_client errors",
             "main": "cli",
             "version": "compiled",

@@ -17,11 +17,13 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from halimede import FORM, __version__
 from halimede.backends.registry import packages
 from halimede.cli.hints import Clients, hints
-from halimede.cli.logging import Log, console_of_process, install, log_table
+from halimede.cli.log_lines import ROWS
+from halimede.cli.logging import ROOT, Log, console_of_process, install, log_table
 from halimede.cli.progress import progress_text
 from halimede.cli.tables import agent_table, backend_table, model_table, options_table
 from halimede.cli.terminal import say_error
@@ -39,6 +41,9 @@ from halimede.platform.memory import share_memory
 from halimede.platform.offload import OffloadPool
 from halimede.serving.identity_file import open_guard
 from halimede.serving.ports import Ports
+
+if TYPE_CHECKING:
+    from halimede.console.logs import LogRing
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +112,13 @@ class Server:
         self._logs = logs
         self._port_of = port_of
         self._ports: Ports | None = None
+        self._ring: LogRing | None = None
+        if options.console.allowed:
+            from halimede.console import logs as console_logs  # most servers have no console, and start without it
+
+            # From the start on: the lines about models that could not be loaded come before the ports are open.
+            self._ring = console_logs.LogRing()
+            logging.getLogger(ROOT).addHandler(self._ring)
         self.left_behind = False
         """Whether threads of models or loads still ran when `run` returned."""
 
@@ -207,7 +219,9 @@ class Server:
         # The loaded models stay. Later collections need not look at their objects.
         gc.collect()
         gc.freeze()
-        ports = self._ports = Ports(self._options, self._port_of(engine, loop), engine.tracing, offload, guard)
+        ports = self._ports = Ports(
+            self._options, self._port_of(engine, loop), engine.tracing, offload, guard, self._ring
+        )
         try:
             await ports.open()
         except Error as error:
@@ -229,6 +243,9 @@ class Server:
         lines = hints(configs, clients, partial(_calls_others, self._options.model_repositories))
         if lines:
             log_table(log, "\n".join(["", *lines, ""]), "Try it:")
+        if ports.console:
+            # Whoever reads the log in the console must not find the token there.
+            log.info("Console, for a browser:", extra={ROWS: f"\n  {ports.console}\n", "secret": True})
 
     async def _stop(self, engine: Engine) -> bool:
         """Refuses new connections, answers the requests of those that are open, then unloads the models (C61).

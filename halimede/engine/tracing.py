@@ -16,7 +16,17 @@ from halimede.errors import Error, Invalid
 from halimede.models.lifecycle import ModelTable
 from halimede.options import TraceOptions
 from halimede.requests import NULL_REPLY, InferRequest, Reply
-from halimede.traces import TENSORS, TIMESTAMPS, Context, RootTrace, Sampler, StampNames
+from halimede.traces import (
+    TENSORS,
+    TIMESTAMPS,
+    Context,
+    RootTrace,
+    Sampler,
+    StampNames,
+    TraceStream,
+    WatchedReply,
+    Watcher,
+)
 from halimede.tracing.files import FileStream, TraceFile
 from halimede.tracing.writer import Writer
 
@@ -127,6 +137,24 @@ class Setting:
             self._file.close()
 
 
+class _Both:
+    """Takes a trace for the settings and for the watcher."""
+
+    __slots__ = ("_setting", "_watched")
+
+    def __init__(self, setting: Setting, watched: WatchedReply) -> None:
+        self._setting = setting
+        self._watched = watched
+
+    def take(self, root: RootTrace) -> None:
+        self._setting.take(root)
+        self._watched.take(root)
+
+    def dropped(self) -> None:
+        self._setting.dropped()
+        self._watched.dropped()
+
+
 class Tracing(Sampler):
     """The trace settings in three layers: the command line's, those set for all models, those set for one model.
 
@@ -143,6 +171,7 @@ class Tracing(Sampler):
         self._layers: dict[str, dict[str, Any]] = {}
         self._ids = count(1)
         self._said_tensors = False
+        self._watcher: Watcher | None = None
         self.on = False
         self.takes_context = options.mode == OPENTELEMETRY
         self._global = self._setting(self._default)
@@ -159,6 +188,8 @@ class Tracing(Sampler):
 
     def passes(self, request: InferRequest) -> bool:
         setting = self._own.get(request.model_name, self._global)
+        if self._watcher is not None:
+            return False
         if not setting.passing or self.takes_context or not self._takes(request):
             return False
         setting.passing -= 1
@@ -175,18 +206,30 @@ class Tracing(Sampler):
         gone: Callable[[], bool] = lambda: False,
     ) -> Reply:
         setting = self._own.get(request.model_name, self._global)
-        if not self._takes(request) or not setting.hits(context is not None):
+        if not self._takes(request):
             return reply
-        if not setting.active:
+        hit = setting.hits(context is not None)
+        watched = self._watcher.watch(reply) if self._watcher is not None else None
+        if not hit and watched is None:
+            return reply
+        if hit and not setting.active:
             self._look()
-        level = setting.level
+        level = setting.level if hit else TIMESTAMPS
         if self.takes_context and level & TENSORS:
             self._refuse_tensors()
             level = TIMESTAMPS
+        spans = self.takes_context and hit
+        stream: TraceStream = setting
+        if watched is not None:
+            reply, stream = watched, _Both(setting, watched) if hit else watched
         root = request.trace = RootTrace(
-            reply, setting, self._ids, level, front, received, context, self.takes_context, tells_end, gone
+            reply, stream, self._ids, level, front, received, context, spans, tells_end, gone
         )
         return root
+
+    def watched_by(self, watcher: Watcher | None) -> None:
+        self._watcher = watcher
+        self._look()
 
     def _takes(self, request: InferRequest) -> bool:
         """Whether a model can answer the request. Others do not count towards the rate (H30)."""
@@ -286,7 +329,9 @@ class Tracing(Sampler):
 
     def _look(self) -> None:
         settings = (self._global, *self._own.values())
-        self.on = any(setting.possible if self.takes_context else setting.active for setting in settings)
+        self.on = self._watcher is not None or any(
+            setting.possible if self.takes_context else setting.active for setting in settings
+        )
 
     def close(self) -> None:
         """Writes the remaining traces. Blocks for at most `DISK_SECONDS` and `COLLECTOR_SECONDS`."""

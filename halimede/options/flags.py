@@ -273,6 +273,19 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Seconds in which a client reads nothing of its answer, after which it is disconnected. 0: no limit.",
         ),
     ),
+    # Ours.
+    "Console": (
+        Flag(
+            "console-port", INTEGER, None,
+            "Serve the console at this port: a page that shows the models and lets you try them. Off if not given.",
+        ),
+        Flag("console-address", TEXT, "127.0.0.1", "Address to listen on for the console."),
+        Flag(
+            "console-host", TEXT, None,
+            "A name by which browsers may know the console, besides localhost and addresses.",
+            repeatable=True,
+        ),
+    ),
     # C36. The first flag decides: without it the others have nothing to act on.
     "Sagemaker": (
         Flag("allow-sagemaker", BOOLEAN, "false", "Serve SageMaker's protocol.", PLANNED),

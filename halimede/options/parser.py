@@ -191,7 +191,12 @@ def _check_ports(options: ServerOptions) -> None:
 
     Ports of services that are off may be anything. Port 0 never collides: the system chooses the port.
     """
-    services = (("HTTP", options.http), ("GRPC", options.grpc), ("metrics", options.metrics))
+    services = (
+        ("HTTP", options.http),
+        ("GRPC", options.grpc),
+        ("metrics", options.metrics),
+        ("console", options.console),
+    )
     for name, endpoint in services:
         if endpoint.allowed and not 0 <= endpoint.port <= MAX_PORT:
             raise Invalid(
@@ -291,6 +296,11 @@ def _metrics(given: _Given, http: Endpoint) -> Endpoint:
     inherited = "127.0.0.1" if http.address.startswith("unix:") else http.address
     address = given.last("metrics-address", str) if "metrics-address" in given else inherited
     return Endpoint(given.last("metrics-port", int), address, given.last("allow-metrics", bool))
+
+
+def _console(given: _Given) -> Endpoint:
+    wanted = "console-port" in given
+    return Endpoint(given.last("console-port", int) if wanted else 0, given.last("console-address", str), wanted)
 
 
 def _measuring(given: _Given) -> MetricsOptions:
@@ -432,6 +442,8 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         grpc=_endpoint(given, "grpc"),
         grpc_options=_grpc(given),
         metrics=_metrics(given, http),
+        console=_console(given),
+        console_hosts=tuple(name.lower() for name in given.every("console-host", str)),
         measuring=_measuring(given),
         log=_log(given, environment),
         trace=_trace(given, environment),

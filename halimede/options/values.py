@@ -200,6 +200,10 @@ class ServerOptions:
     grpc: Endpoint = Endpoint(8001)
     grpc_options: GrpcOptions = GrpcOptions()
     metrics: Endpoint = Endpoint(8002)
+    console: Endpoint = Endpoint(0, "127.0.0.1", allowed=False)
+    """Triton does not have it."""
+    console_hosts: tuple[str, ...] = ()
+    """Names by which browsers may know it, besides addresses and localhost; in lower case."""
     measuring: MetricsOptions = MetricsOptions()
     log: LogOptions = LogOptions()
     trace: TraceOptions = TraceOptions()

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from halimede.engine_port import EnginePort
 from halimede.front.access import Access, Category
@@ -34,14 +35,18 @@ from halimede.transport.sockets import place, serve_at
 from halimede.transport.stalls import LookRounds, TimeLimits
 from halimede.transport.tls import server_context
 
+if TYPE_CHECKING:
+    from halimede.console.logs import LogRing
+
 log = logging.getLogger(__name__)
 
 _MILLISECOND = 1e-3
 
 
 class Ports:
-    """The ports that the options allow. `guard` decides who may use them, None: everybody may. `http`, `grpc` and
-    `metrics` are the addresses of those that are open, with their real port numbers; empty for the others."""
+    """The ports that the options allow. `guard` decides who may use them, None: everybody may. `logs` are what the
+    console shows of the log. `http`, `grpc` and `metrics` are the addresses of those that are open, with their real port
+    numbers, and `console` is the link that opens the console; empty for the others."""
 
     def __init__(
         self,
@@ -50,8 +55,10 @@ class Ports:
         traces: Sampler,
         offload: OffloadPool,
         guard: Guard | None = None,
+        logs: "LogRing | None" = None,
     ) -> None:
-        self.http = self.grpc = self.metrics = ""
+        self.http = self.grpc = self.metrics = self.console = ""
+        self._logs = logs
         self._options = options
         self._port = port
         self._guard = guard
@@ -88,6 +95,8 @@ class Ports:
             handle = self._for_callers(lambda caller: MetricsOfCaller(service, caller), service)
             self.metrics = await self._listen(options.metrics, handle, lambda left, count: None)
             log.info("Started Metrics Service at %s", self.metrics)
+        if options.console.allowed:
+            await self._open_console(scrapes)
 
     def open_for_inference(self) -> tuple[str, str]:
         """The addresses of HTTP and gRPC for inferences without a key or TLS; empty if there is none."""
@@ -164,6 +173,31 @@ class Ports:
             await server.stop(timeout)
 
         self._closers.append(close)
+
+    async def _open_console(self, scrapes: MetricsScrapes) -> None:
+        # Most servers have none, and start sooner without it.
+        from halimede.serving.console import link, open_console
+
+        options = self._options
+        measures = options.metrics.allowed or options.measuring.on_http
+        service, token = open_console(
+            options,
+            self._port,
+            self._offload,
+            self._traces,
+            scrapes if measures else None,
+            lambda: (self.http, self.grpc, self.metrics),
+            self._logs,
+        )
+
+        async def close(timeout: float) -> None:
+            service.close()
+
+        # Its streams of events would otherwise last until the deadline.
+        self._closers.append(close)
+        place = await self._listen(options.console, service.handle, lambda left, count: None)
+        self.console = link(place, token)
+        log.info("Started Console at %s", place)
 
     async def _listen(
         self, endpoint: Endpoint, handler: Handler, waiting: Callable[[float, int], None], drain_secs: float = 0.0
