@@ -2,7 +2,7 @@
 
 A page of another origin can make a browser send requests here. By DNS rebinding it can even be the same origin, under
 a name of its own. So the name in `Host` must be known, what the browser says of the origin must fit, and whatever
-changes something needs the token, which is no cookie: a browser never sends it by itself.
+changes something needs a token or key, which is no cookie: a browser never sends it by itself.
 """
 
 import hmac
@@ -10,28 +10,52 @@ import ipaddress
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from halimede.transport.http1.headers import Headers
 
-TOKEN_HEADER: Final = b"x-console-token"
 API: Final = b"/api/"
 """Targets that show or change something of the server. The others are the files of the page."""
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,255})(?::[0-9]{1,5})?")
 _LOCAL: Final = "localhost"
 
 
+class Keys(Protocol):
+    """Decides by the header `Authorization` of a request that has passed the other checks."""
+
+    kind: str
+    """What a user must give: `token` or `key`."""
+    reads_freely: bool
+    """Whether requests that only read need none."""
+
+    def refusal(self, path: bytes, changes: bool, authorization: str | None) -> str:
+        """Returns why the request is refused, or an empty text."""
+        ...
+
+
+class TokenKeys:
+    """The keys of a server that has none of its own: one token."""
+
+    kind = "token"
+
+    def __init__(self, token: str, reads_freely: bool) -> None:
+        self._expected = f"Bearer {token}".encode()
+        self.reads_freely = reads_freely
+
+    def refusal(self, path: bytes, changes: bool, authorization: str | None) -> str:
+        if self.reads_freely and not changes:
+            return ""
+        if hmac.compare_digest((authorization or "").encode(), self._expected):
+            return ""
+        return "this needs the token of the console; open the link that the server prints when it starts"
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The rules of one console.
+    """The rules of one console. `hosts` are names, besides addresses and localhost, by which browsers may know it."""
 
-    `hosts` are names, besides addresses and localhost, by which browsers may know it. With `reads_freely`, requests
-    that only read need no token, as on a port that only this machine reaches.
-    """
-
-    token: str
+    keys: Keys
     hosts: Collection[str] = field(default_factory=frozenset)
-    reads_freely: bool = True
 
     def refusal(self, method: bytes, target: bytes, headers: Headers) -> str:
         """Returns why the request is refused, or an empty text."""
@@ -48,12 +72,8 @@ class Gate:
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and origin.partition("://")[2].lower() != host.lower():
             return "pages of other sites cannot use the console"
-        if method == b"GET" and self.reads_freely:
-            return ""
-        given = headers.get(TOKEN_HEADER, b"")
-        if hmac.compare_digest(given, self.token.encode()):
-            return ""
-        return "this needs the token of the console; open the link that the server prints when it starts"
+        given = headers.get(b"authorization")
+        return self.keys.refusal(target, method != b"GET", None if given is None else given.decode("latin-1"))
 
     def _is_known(self, host: str) -> bool:
         found = _HOST.fullmatch(host)

@@ -24,13 +24,20 @@ Handle = Callable[[Any], None]
 
 
 class InsideTarget:
-    """`handle` answers the protocol, `scrape` the metrics; None if there are none. `about` is asked again each time,
+    """`handle` answers the calls of the page, and checks who sends them if the server has keys. `read` answers the
+    console's own questions, `scrape` those for metrics; None if there are none. `about` is asked again each time,
     because ports open one after the other. `repositories` are for `check`."""
 
     def __init__(
-        self, handle: Handle, scrape: Handle | None, about: Callable[[], About], repositories: Sequence[str]
+        self,
+        handle: Handle,
+        read: Handle,
+        scrape: Handle | None,
+        about: Callable[[], About],
+        repositories: Sequence[str],
     ) -> None:
         self._handle = handle
+        self._read = read
         self._scrape = scrape
         self._about = about
         self._repositories = repositories
@@ -42,8 +49,8 @@ class InsideTarget:
 
     async def read(self) -> Readings:
         statistics, index = await asyncio.gather(
-            self._ask(self._handle, b"GET", b"/v2/models/stats"),
-            self._ask(self._handle, b"POST", b"/v2/repository/index"),
+            self._ask(self._read, b"GET", b"/v2/models/stats"),
+            self._ask(self._read, b"POST", b"/v2/repository/index"),
         )
         metrics = await self._ask(self._scrape, b"GET", b"/metrics") if self._scrape is not None else b""
         return Readings(statistics, index, metrics)
@@ -97,6 +104,10 @@ class RelayedExchange:
         self.began = exchange.began
 
     @property
+    def peer(self) -> str:
+        return self._exchange.peer
+
+    @property
     def gone(self) -> bool:
         return self._exchange.gone
 
@@ -123,6 +134,7 @@ class Question:
 
     gone = False
     began = 0
+    peer = ""
 
     def __init__(self, method: bytes, path: bytes) -> None:
         self.method = method

@@ -4,6 +4,7 @@ of a pool; the results come back on the event loop."""
 import asyncio
 import http.client
 import json
+import os
 import threading
 import urllib.parse
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Final
 from halimede.console.files import with_guard
 from halimede.console.target import About, Readings
 from halimede.errors import Unavailable, Unsupported
-from halimede.http_client import fetch, with_scheme
+from halimede.http_client import KEY_VARIABLE, fetch, with_scheme
 from halimede.tensors import Buffer
 from halimede.transport.http1.exchange import Http1AnswerStream, Http1Exchange
 
@@ -69,6 +70,9 @@ class RemoteTarget:
         headers = {
             name.decode(): exchange.headers[name].decode("latin-1") for name in _PASSED if name in exchange.headers
         }
+        # The token in the page's header is that of this console, and not for the server.
+        if key := os.environ.get(KEY_VARIABLE):
+            headers["Authorization"] = f"Bearer {key}"
         work = partial(self._call, call, exchange.method.decode(), path.decode(), bytes(exchange.body), headers)
         self._pool.submit(work)
 

@@ -80,7 +80,8 @@ class ConsoleService:
             "metrics": about.metrics,
             "control": about.control,
             "features": list(about.features),
-            "readsFreely": self._gate.reads_freely,
+            "readsFreely": self._gate.keys.reads_freely,
+            "needs": self._gate.keys.kind,
         }
 
     def _open_events(self, exchange: Http1Exchange) -> None:

@@ -45,8 +45,8 @@ _MILLISECOND = 1e-3
 
 class Ports:
     """The ports that the options allow. `guard` decides who may use them, None: everybody may. `logs` are what the
-    console shows of the log. `http`, `grpc` and `metrics` are the addresses of those that are open, with their real port
-    numbers, and `console` is the link that opens the console; empty for the others."""
+    console shows of the log. `http`, `grpc` and `metrics` are the addresses of those that are open, with their real
+    port numbers, and `console` is the link that opens the console; empty for the others."""
 
     def __init__(
         self,
@@ -176,17 +176,28 @@ class Ports:
 
     async def _open_console(self, scrapes: MetricsScrapes) -> None:
         # Most servers have none, and start sooner without it.
-        from halimede.serving.console import link, open_console
+        from halimede.serving.console import console_of, gate_of, link
 
         options = self._options
+        gate, token = gate_of(options, self._guard)
+
+        def front_of(port: EnginePort, caller: Caller | None) -> HttpService:
+            # Keys of --http-restricted-api are for the other ports. Here the token is needed.
+            access = _access({}, "", caller)
+            return HttpService(
+                port, self._offload, options.http_max_input_size, access, options.allow_client_shm, self._traces
+            )
+
+        front = front_of(self._audited(self._port), None)
         measures = options.metrics.allowed or options.measuring.on_http
-        service, token = open_console(
+        service = console_of(
             options,
-            self._port,
-            self._offload,
-            self._traces,
+            gate,
+            self._for_callers(lambda caller: front_of(CallerPort(self._port, caller), caller), front),
+            front_of(self._port, None).handle,
             scrapes if measures else None,
             lambda: (self.http, self.grpc, self.metrics),
+            self._traces,
             self._logs,
         )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from halimede.console.gate import Gate, is_loopback
+from halimede.console.gate import Gate, TokenKeys, is_loopback
 from halimede.transport.http1.headers import Headers
 
 TOKEN = "s3cret"
@@ -16,7 +16,7 @@ def refusal(gate: Gate, method: str, target: str, **headers: str) -> str:
     return gate.refusal(method.encode(), target.encode(), sent)
 
 
-GATE = Gate(TOKEN, frozenset({"gpu.example.org"}))
+GATE = Gate(TokenKeys(TOKEN, True), frozenset({"gpu.example.org"}))
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_console_is_known_by_addresses_and_its_names(host: str) -> None:
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "", "a b", "x@y"])
 @pytest.mark.parametrize("target", ["/", "/api/events"])
 def test_name_that_dns_could_rebind_gets_nothing_not_even_the_page(host: str, target: str) -> None:
-    assert "not known by the name" in refusal(GATE, "GET", target, host=host, x_console_token=TOKEN)
+    assert "not known by the name" in refusal(GATE, "GET", target, host=host, authorization=f"Bearer {TOKEN}")
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_name_that_dns_could_rebind_gets_nothing_not_even_the_page(host: str, ta
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_other_sites_are_refused_even_with_the_token(method: str, headers: dict[str, str]) -> None:
-    said = refusal(GATE, method, "/api/v2/models/m/infer", x_console_token=TOKEN, **headers)
+    said = refusal(GATE, method, "/api/v2/models/m/infer", authorization=f"Bearer {TOKEN}", **headers)
     assert said == "pages of other sites cannot use the console"
 
 
 def test_page_of_the_console_itself_is_no_other_site() -> None:
-    own = {"origin": f"http://{HOST}", "sec_fetch_site": "same-origin", "x_console_token": TOKEN}
+    own = {"origin": f"http://{HOST}", "sec_fetch_site": "same-origin", "authorization": f"Bearer {TOKEN}"}
     assert refusal(GATE, "POST", "/api/v2/models/m/infer", **own) == ""
 
 
@@ -67,9 +67,9 @@ def test_change_needs_the_token(given: dict[str, str]) -> None:
 
 
 def test_reading_needs_the_token_if_others_reach_the_port() -> None:
-    exposed = Gate(TOKEN, reads_freely=False)
+    exposed = Gate(TokenKeys(TOKEN, False))
     assert "needs the token" in refusal(exposed, "GET", "/api/v2/models/m/config")
-    assert refusal(exposed, "GET", "/api/v2/models/m/config", x_console_token=TOKEN) == ""
+    assert refusal(exposed, "GET", "/api/v2/models/m/config", authorization=f"Bearer {TOKEN}") == ""
     assert refusal(GATE, "GET", "/api/v2/models/m/config") == ""
 
 

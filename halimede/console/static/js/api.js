@@ -36,7 +36,7 @@ export async function tokenWorks() {
 }
 
 function headers(more = {}) {
-  return token() ? { "X-Console-Token": token(), ...more } : more;
+  return token() ? { Authorization: `Bearer ${token()}`, ...more } : more;
 }
 
 /**

@@ -65,7 +65,7 @@ function Connection() {
 function Banner() {
   const { connected, state, down, status, loaded, hello } = useStore();
   if (connected || state === "connecting") return null;
-  if (status === 403 && !hello.readsFreely) return html`<${TokenNeeded} what="This console" />`;
+  if (status === 403 && !hello.readsFreely) return html`<${Note} kind="warn">${state}<//><${TokenNeeded} what="This console" />`;
   return html`<${Note} kind="bad" title=${down ? "The server does not answer." : "The console does not answer."}>
     ${down || state}. ${loaded ? "The page shows what it was last told, and goes on by itself when the server is back." : "The page tries again every few seconds."}
   <//>`;

@@ -1,6 +1,7 @@
 // Parts that several pages use.
 
 import { html, useEffect, useRef, useState } from "./lib.js";
+import { store } from "./store.js";
 import { tokenWorks, setToken, token } from "./api.js";
 
 const ICONS = {
@@ -115,6 +116,7 @@ export function TokenNeeded({ what }) {
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
   const [wrong, setWrong] = useState(false);
   if (works !== false) return null;
+  const key = store.hello.needs === "key";
   const submit = async (event) => {
     event.preventDefault();
     const earlier = token();
@@ -125,12 +127,12 @@ export function TokenNeeded({ what }) {
     dispatchEvent(new Event("console-token"));
   };
   return html`<form class="note token" onSubmit=${submit}>
-    <div><strong>The token is missing.</strong> ${what} needs the token that the server prints when it starts, at the end of the console's link.</div>
+    <div>${key ? html`<strong>A key is needed.</strong> ${what} needs a key of this server; <code>halimede auth add</code> makes one.` : html`<strong>The token is missing.</strong> ${what} needs the token that the server prints when it starts, at the end of the console's link.`}</div>
     <div class="line">
-      <label class="grow"><span class="visually-hidden">Token or link</span><input ref=${field} type="password" autocomplete="off" placeholder="token, or the whole link" aria-invalid=${wrong ? "true" : null} /></label>
+      <label class="grow"><span class="visually-hidden">${key ? "Key" : "Token or link"}</span><input ref=${field} type="password" autocomplete="off" placeholder=${key ? "key" : "token, or the whole link"} aria-invalid=${wrong ? "true" : null} /></label>
       <button type="submit">Use it</button>
     </div>
-    ${wrong && html`<p class="bad-text" role="alert">The server does not take this token.</p>`}
+    ${wrong && html`<p class="bad-text" role="alert">The server does not take it.</p>`}
   </form>`;
 }
 
