@@ -6,7 +6,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,18 +18,22 @@ from typing import TypeVar
 from halimede import __version__
 from halimede.errors import Error
 from halimede.perf import auto, report, search
+from halimede.perf.clients.io import Target
 from halimede.perf.csv_file import SMALL_SAMPLE, composing_files, main_file
-from halimede.perf.export import export_document, write_json
+from halimede.perf.export import Tensors, export_document, write_json
 from halimede.perf.fleet import Fleet
+from halimede.perf.kinds import PAYLOAD, encoder_of_kind, model_of_kind, sessions_of
 from halimede.perf.metrics import MetricsReader
 from halimede.perf.model import Model, model_of
 from halimede.perf.options import GENERIC_ERROR, NO_LIMIT, SUCCESS, Options, Range
-from halimede.perf.profiler import Failure, Interrupted, Profiler, print_now, rate_of_file
+from halimede.perf.profiler import Experiment, Failure, Interrupted, Profiler, print_now, rate_of_file
+from halimede.perf.requests import Tensor
 from halimede.perf.results import comparison, document_of, read_document
 from halimede.perf.server import Asker, GrpcServer, HttpServer, Server, target_of
+from halimede.perf.sessions import Sessions
 from halimede.perf.statistics import Level
 from halimede.perf.watch import Interrupt, Watch, live_stream
-from halimede.perf.workload import Workload, build
+from halimede.perf.workload import OTHER_KINDS, Workload, build
 
 
 def _warn(text: str) -> None:
@@ -82,6 +86,19 @@ def _check_files(options: Options) -> None:
             raise Stop(f"cannot write '{name}': {error.strerror}") from None
 
 
+def _refuse_unserved(options: Options) -> None:
+    """Names what perf_analyzer has and this does not serve yet. Raises Stop."""
+    unserved = (
+        (options.kind in ("tfserving", "dynamic_grpc", "triton_c_api"), f"--service-kind {options.kind}"),
+        (options.shared_memory == "cuda", "--shared-memory cuda"),
+        (options.mpi, "--enable-mpi"),
+        (bool(options.tls.https_certificate_type != "PEM" or options.tls.https_key_type != "PEM"), "type DER"),
+    )
+    for is_asked_for, name in unserved:
+        if is_asked_for:
+            raise Stop(f"{name} is not supported")
+
+
 def _compare(a: str, b: str) -> int:
     print(comparison(read_document(a), read_document(b), (a, b)))
     return SUCCESS
@@ -96,22 +113,26 @@ class _Run:
 
     def all(self) -> int:
         o = self._options
+        _refuse_unserved(o)
         target = _try("failed to create client factory", partial(target_of, o))
-        asker = Asker(target, o.protocol == "grpc", o.headers)
-        self._stack.callback(asker.close)
-        server: Server = GrpcServer(asker) if o.protocol == "grpc" else HttpServer(asker)
-        model = self._model(server)
+        server = self._server(target)
+        model = model_of_kind(o) if server is None else self._model(server)
         o = self._options = _completed(o, model)
         _check_model(o, model)
-        if o.trace:
+        if o.trace and server is not None:
             _try("failed to set trace settings", partial(server.set_trace, o.trace))
         workload = _try("Failed to init manager inputs", partial(build, o, model, target, server, random.Random()))
         self._stack.callback(workload.close)
         if o.data_paths:
             print_now(_read_text(workload))
-        has_statistics = "statistics" in _try("failed to get server extensions", server.extensions)
+        o = self._options = _with_schedule(o, workload)
+        has_statistics = server is not None and "statistics" in _try(
+            "failed to get server extensions", server.extensions
+        )
         interrupt = Interrupt(print_now)
         watch = Watch(interrupt, live_stream(o.live), shutil.get_terminal_size().columns)
+        if o.session_concurrency:
+            return self._converse(workload, interrupt, watch)
         fleet = Fleet()
         self._stack.callback(fleet.close)
         _fill(fleet, workload, o.processes or 1)
@@ -122,6 +143,7 @@ class _Run:
         metrics = _metrics_reader(o)
         profiler = Profiler(
             workload,
+            o,
             fleet,
             server if has_statistics else None,
             metrics,
@@ -152,6 +174,31 @@ class _Run:
         self._write(profiler, model, workload)
         return status
 
+    def _server(self, target: Target) -> Server | None:
+        """Whom to ask about the model; None for a service that knows no such questions."""
+        o = self._options
+        if o.kind in OTHER_KINDS:
+            return None
+        asker = Asker(target, o.protocol == "grpc", o.headers)
+        self._stack.callback(asker.close)
+        return GrpcServer(asker) if o.protocol == "grpc" else HttpServer(asker)
+
+    def _converse(self, workload: Workload, interrupt: Interrupt, watch: Watch) -> int:
+        """Runs conversations, and writes only the export (X30)."""
+        o = self._options
+        steps = [step for stream in workload.steps for batch in stream for step in batch]
+        named = _try("Failed to init manager inputs", partial(sessions_of, steps))
+        encoder = encoder_of_kind(o, workload.target.authority)
+        print_now(report.settings(o, workload.model)[:-1])
+        interrupt.install()
+        self._stack.callback(interrupt.remove)
+        sessions = Sessions(workload.target, encoder, [turns for _, turns in named], o.session_concurrency)
+        experiment = sessions.run(watch)
+        if o.export_file:
+            bodies = [[[Tensor(PAYLOAD, (1,), sessions.bodies[k])] for k in sorted(sessions.bodies)]]
+            self._write_export([experiment], bodies)
+        return SUCCESS
+
     def _model(self, server: Server) -> Model:
         o = self._options
         metadata = _try("failed to get model metadata", partial(server.metadata, o.model, o.version))
@@ -170,6 +217,12 @@ class _Run:
             return
         if o.intervals_file:
             profiler.measure(rate_of_file(o.intervals_file), True, shown=False)
+            return
+        if o.fixed_schedule:
+            profiler.measure(_mean_rate(profiler.times), True, shown=False)
+            return
+        if o.periodic is not None:
+            profiler.grow()
             return
         is_rate = o.rate is not None
         levels = o.rate or o.concurrency or Range()
@@ -206,6 +259,8 @@ class _Run:
 
     def _write(self, profiler: Profiler, model: Model, workload: Workload) -> None:
         o, levels = self._options, profiler.levels
+        if o.export_file and (levels or o.periodic is not None):
+            self._write_export(profiler.experiments, workload.tensors)
         if not levels:
             return
         shown = [level for level in levels if not level.is_stable and level.client.failed]
@@ -217,10 +272,11 @@ class _Run:
             self._write_csv(levels, model)
         if o.json_file or o.plots:
             self._write_results()
-        if o.export_file:
-            offset = time.time_ns() - time.perf_counter_ns()
-            document = export_document(profiler.experiments, o, workload.tensors, offset, __version__)
-            write_json(Path(o.export_file), document)
+
+    def _write_export(self, experiments: Sequence[Experiment], tensors: Tensors) -> None:
+        offset = time.time_ns() - time.perf_counter_ns()
+        document = export_document(experiments, self._options, tensors, offset, __version__)
+        write_json(Path(self._options.export_file), document)
 
     def _write_results(self) -> None:
         o = self._options
@@ -252,6 +308,21 @@ def _try(what: str, ask: Callable[[], T]) -> T:
         return ask()
     except Error as error:
         raise Stop(f"{what}: {error}") from None
+
+
+def _with_schedule(options: Options, workload: Workload) -> Options:
+    """A fixed schedule is a counted run with the requests of the data (X3)."""
+    if not options.fixed_schedule:
+        return options
+    count = len(workload.times) - options.warmup_requests
+    if count <= 0:
+        raise Failure("--warmup-request-count takes all requests of the schedule")
+    return replace(options, request_count=count, mode="count_windows", window_requests=count)
+
+
+def _mean_rate(times: Sequence[int]) -> float:
+    span = times[-1] - times[0] if times else 0
+    return round(len(times) / span * 1e9, 3) if span else float(len(times))
 
 
 def _read_text(workload: Workload) -> str:

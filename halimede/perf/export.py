@@ -41,7 +41,7 @@ def _experiment(experiment: Experiment, options: Options, tensors: Tensors, offs
 
 def _requests(experiment: Experiment, options: Options, tensors: Tensors, offset: int) -> Iterator[dict[str, Any]]:
     details = {each.number: each for each in experiment.details}
-    inputs = [[_inputs(each) for each in stream] for stream in tensors]
+    inputs = [[_inputs(each, options) for each in stream] for stream in tensors]
     for records in experiment.records:
         for record in records[np.argsort(records[:, START])]:
             if record[FLAGS] & FAILED:
@@ -59,7 +59,10 @@ def _requests(experiment: Experiment, options: Options, tensors: Tensors, offset
             yield found
 
 
-def _inputs(tensors: Sequence[Tensor]) -> dict[str, Any]:
+def _inputs(tensors: Sequence[Tensor], options: Options) -> dict[str, Any]:
+    if options.kind != "triton":
+        # A body or a file, as it was sent.
+        return {each.info.name: each.content.decode("utf-8", "replace") for each in tensors}
     return {each.info.name: plain(each.content, each.info.datatype.name) for each in tensors}
 
 

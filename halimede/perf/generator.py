@@ -79,8 +79,7 @@ class Generator:
         self._failure = ""
         self._received = bytearray()
         self._is_over = False
-        self._concurrency = 0
-        self._since_growth = 0
+        self._periods = 0
 
     # ---- the loop
 
@@ -164,23 +163,35 @@ class Generator:
         self._left = load.limit or -1
         self._turn = 0
         self._late.clear()
-        self._concurrency = load.concurrency
-        self._since_growth = 0
         if load.is_open:
             self._times = self._make_times(load.schedule)
             self._advance()
             return
         self._next = -1
-        for _ in range(load.concurrency):
+        self._periods = load.concurrency
+        for index in range(load.concurrency):
             if not self._left:
                 break
             slot = self._slot()
             if self._sequences is not None:
-                slot.index = _
+                slot.index = index
             slot.due = 0
             self._send(slot)
         if not self._left and not self._in_flight:
             self._draining = True
+
+    def _grow(self) -> None:
+        """Adds requests in flight after all of the last ones have had their period of responses (X3)."""
+        self._periods -= 1
+        if self._periods:
+            return
+        self._periods = self._load.grow_by
+        for _ in range(self._load.grow_by):
+            if not self._left:
+                return
+            slot = self._slot()
+            slot.due = 0
+            self._send(slot)
 
     def _stop(self) -> None:
         """Sends no more, ends the sequences that have begun, and says when everything is answered."""
@@ -210,6 +221,9 @@ class Generator:
             return self._free.pop()
         slot = self._make_slot(self, self._io, self._slots)
         self._slots += 1
+        if self._load.grow_by:
+            slot.period = self._load.grow_after
+            slot.on_period = self._grow
         return slot
 
     def _send(self, slot: Slot) -> None:
@@ -313,6 +327,14 @@ class Generator:
 
     def _go_on(self, slot: Slot) -> None:
         """Uses a free slot."""
+        if self._load.grow_by:
+            # Each request is sent once. One that had too few responses has had its period now.
+            self._free.append(slot)
+            if slot.responses < self._load.grow_after:
+                self._grow()
+            if not self._left:
+                self._draining = True
+            return
         if not self._active:
             if self._sequences is not None and self._draining and self._sequences.is_open(slot.index):
                 self._send_turn(slot, True)

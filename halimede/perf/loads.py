@@ -20,8 +20,9 @@ FLUSH = struct.Struct("<qqqq")
 class Load:
     """What one process does from now on.
 
-    Closed loop keeps `concurrency` requests in flight. Open loop sends at `times`, nanoseconds after `begin`; these are
-    made in the process, by `make_times`. `limit` ends the load after so many requests; 0 for none.
+    Closed loop keeps `concurrency` requests in flight. Open loop sends at the times of `schedule`, nanoseconds after
+    `begin`. `limit` ends the load after so many requests; 0 for none. With `grow_by`, each request is sent once, and so
+    many more are sent each time when the last ones have had `grow_after` responses.
     """
 
     concurrency: int = 0

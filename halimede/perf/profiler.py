@@ -16,7 +16,7 @@ from halimede.perf import report, schedules
 from halimede.perf.fleet import Fleet
 from halimede.perf.loads import Detail, Load
 from halimede.perf.metrics import MetricsReader
-from halimede.perf.options import GENERIC_ERROR, OPTION_ERROR, STABILITY_ERROR
+from halimede.perf.options import GENERIC_ERROR, OPTION_ERROR, STABILITY_ERROR, Options
 from halimede.perf.search import Search
 from halimede.perf.server import Server
 from halimede.perf.statistics import (
@@ -94,6 +94,7 @@ class Profiler:
     def __init__(
         self,
         workload: Workload,
+        options: Options,
         fleet: Fleet,
         server: Server | None,
         metrics: MetricsReader | None,
@@ -102,7 +103,7 @@ class Profiler:
         warn: Callable[[str], None],
         grow: Callable[[], bool],
     ) -> None:
-        self._workload, self._options, self._model = workload, workload.options, workload.model
+        self._workload, self._options, self._model = workload, options, workload.model
         self._fleet, self._server, self._metrics, self._watcher = fleet, server, metrics, watcher
         self._say, self._warn, self._grow = say, warn, grow
         self.levels: list[Level] = []
@@ -112,7 +113,13 @@ class Profiler:
         self._idle = 0
         self._sent = 0
         self._seed = 0
+        self._warmed = 0
         self._before: Snapshot = {}
+
+    @property
+    def times(self) -> tuple[int, ...]:
+        """The fixed schedule."""
+        return self._workload.times
 
     # ---- searches
 
@@ -174,6 +181,8 @@ class Profiler:
 
     def _begin(self, value: float, is_rate: bool, limit: int) -> None:
         """Starts the load of a level."""
+        # A counted load may be over before the first window begins.
+        self._before = self._snapshot() if limit else {}
         self._fleet.begin(self._loads(value, is_rate, limit))
         self._pending = no_records()
         self._begun = 0
@@ -195,6 +204,10 @@ class Profiler:
         o = self._options
         if o.intervals_file:
             return "gaps", read_gaps(o.intervals_file)
+        if o.fixed_schedule:
+            # The first ones were the warm-up.
+            rest = self._workload.times[self._warmed :]
+            return "fixed", tuple(each - rest[0] for each in rest) if rest else ()
         return (o.distribution, rate, self._seed)
 
     def _warm_up(self, value: float, is_rate: bool) -> None:
@@ -202,6 +215,7 @@ class Profiler:
         while not self._fleet.is_drained:
             self._wait(TICK, "warm-up", 0.0)
         self._check_failures()
+        self._warmed = self._options.warmup_requests
 
     # ---- windows
 
@@ -279,6 +293,25 @@ class Profiler:
             raise Failure(NO_REQUESTS, OPTION_ERROR)
         return level_of(False, value, found)
 
+    def grow(self) -> None:
+        """Sends requests on streams, more and more at a time (X3), and keeps their records for the export. Raises what
+        `search` raises."""
+        o = self._options
+        assert o.periodic is not None
+        experiment = Experiment(False, 1)
+        self.experiments.append(experiment)
+        levels = o.periodic
+        self._fleet.begin(
+            [Load(int(levels.start), int(levels.end), grow_by=int(levels.step), grow_after=o.request_period)]
+        )
+        begun = time.perf_counter_ns()
+        while not self._fleet.is_drained:
+            self._wait(TICK, "periodic concurrency", min(1.0, self._fleet.total / levels.end))
+        self._check_failures()
+        experiment.records.append(self._fleet.take())
+        experiment.details = self._fleet.details
+        experiment.boundaries += [begun, time.perf_counter_ns()]
+
     def _keep(self, level: Level) -> None:
         """Keeps an unfinished level, if any of its requests was answered."""
         if level.client.requests:
@@ -290,7 +323,7 @@ class Profiler:
         if not self._begun:
             self._begun = time.perf_counter_ns()
             self._idle, self._sent = self._fleet.idle, self._fleet.sent
-            self._before = self._snapshot()
+            self._before = self._before or self._snapshot()
         self._let_pass(title, seconds)
         end = time.perf_counter_ns()
         try:
@@ -320,8 +353,7 @@ class Profiler:
         wanted, before = o.window_requests, self._fleet.total
         next_look = began + POLL
         while True:
-            done = self._fleet.total - before
-            self._wait(min(TICK, max(0.0, next_look - time.monotonic())), title, min(1.0, done / wanted))
+            self._wait(TICK, title, min(1.0, (self._fleet.total - before) / wanted))
             if o.request_count:
                 if self._fleet.is_drained:
                     return

@@ -20,6 +20,7 @@ from halimede.perf.clients.http1 import Head, HttpSlot
 from halimede.perf.clients.io import Io, Slot, Target
 from halimede.perf.data import Step, Value, from_directory, from_json, generated
 from halimede.perf.generator import Generator
+from halimede.perf.kinds import encoder_of_kind, fixed_times, read_bodies
 from halimede.perf.model import Model
 from halimede.perf.options import Options
 from halimede.perf.requests import (
@@ -37,6 +38,8 @@ from halimede.perf.requests import (
 from halimede.perf.sequences import SequencePlan, Sequences
 from halimede.perf.server import SERVICE, Server
 
+OTHER_KINDS = ("openai", "torchserve")
+"""Services whose requests have a body instead of tensors."""
 SHARED = Path("/dev/shm")
 """Where POSIX shared memory is."""
 
@@ -56,6 +59,8 @@ class Workload:
     counts: Sequence[int]
     has_data: bool
     regions: Sequence["Region"] = field(default_factory=tuple)
+    times: tuple[int, ...] = ()
+    """When the requests are due, with --fixed-schedule, in nanoseconds."""
 
     def close(self) -> None:
         for region in self.regions:
@@ -118,6 +123,8 @@ def times(schedule: tuple[object, ...], number: int, of: int) -> Iterator[int]:
 
 def read_data(options: Options, model: Model, lot: random.Random) -> list[list[Step]]:
     """The data of the command line, or generated ones. Raises Invalid."""
+    if options.kind in OTHER_KINDS:
+        return read_bodies(options)
     if not options.data_paths:
         return generated(model.inputs, options.zero_input, options.string_length, options.string_data, lot)
     streams: list[list[Step]] = []
@@ -135,6 +142,10 @@ def read_data(options: Options, model: Model, lot: random.Random) -> list[list[S
 def build(options: Options, model: Model, target: Target, server: Server | None, lot: random.Random) -> Workload:
     """Reads the data and makes the requests. Raises Invalid, and what registering shared memory raises."""
     streams = read_data(options, model, lot)
+    times: tuple[int, ...] = ()
+    if options.fixed_schedule:
+        steps, times = fixed_times(streams)
+        streams = [steps]
     batches = [list(_batches(stream, options.batch_size)) for stream in streams]
     tensors = [[batch_of(model, batch) for batch in each] for each in batches]
     regions: list[Region] = []
@@ -152,7 +163,9 @@ def build(options: Options, model: Model, target: Target, server: Server | None,
     lengths = [len(stream) for stream in requests]
     counts = [len(stream) for stream in streams]
     has_data = bool(options.data_paths)
-    return Workload(options, model, target, requests, tensors, batches, lengths, counts, has_data, tuple(regions))
+    return Workload(
+        options, model, target, requests, tensors, batches, lengths, counts, has_data, tuple(regions), times
+    )
 
 
 def _batches(steps: Sequence[Step], size: int) -> Iterator[list[Step]]:
@@ -163,6 +176,8 @@ def _batches(steps: Sequence[Step], size: int) -> Iterator[list[Step]]:
 
 
 def encoder_of(options: Options, model: Model, target: Target) -> Encoder:
+    if options.kind in OTHER_KINDS:
+        return encoder_of_kind(options, target.authority)
     if options.protocol == "grpc":
         return GrpcEncoder(model, options.parameters, options.compression)
     return HttpEncoder(

@@ -176,6 +176,21 @@ def _compare(both: Pair, data: Mapping[str, Path], case: str, folder: Path, more
         assert all(float(value) >= 0 for row in ours.table for value in row.values() if value)
 
 
+@pytest.mark.rows("X3", "X19")
+def test_periodic_requests_are_those_of_the_real_one(both: Pair, data: Mapping[str, Path], tmp_path: Path) -> None:
+    """Requests are added each time when the last ones have had two responses; only the export tells of them."""
+    case = "grpc -m decoupled --streaming --input-data {many} --periodic-concurrency-range 1:5:2 --request-period 2"
+    found = []
+    for tool, server, name in ((REAL, both.real, "real"), (OURS, both.ours, "ours")):
+        export = tmp_path / f"{name}.json"
+        ran = _run(tool, server, case, data, tmp_path / "none.csv", ("--profile-export-file", str(export)))
+        (experiment,) = json.loads(export.read_text())["experiments"]
+        counts = sorted(len(request["response_timestamps"]) for request in experiment["requests"])
+        found.append((ran.status, ran.said, experiment["experiment"], counts))
+    assert found[0] == found[1]
+    assert len(found[0][3]) == 5
+
+
 @pytest.mark.rows("X11", "X25", "X26")
 @pytest.mark.parametrize("case", REFUSED)
 def test_refusal_is_that_of_the_real_one(both: Pair, data: Mapping[str, Path], case: str, tmp_path: Path) -> None:

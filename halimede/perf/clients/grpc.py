@@ -42,7 +42,7 @@ SLOTS_PER_CONNECTION = 6
 """Slots that share a connection: as many as the clients of Triton let share a channel."""
 REPLENISH_BYTES = 1 << 29
 """Received bytes after which the peer's window is filled again."""
-MAX_FRAME_BYTES = 1 << 22
+MAX_FRAME_BYTES = 1 << 20
 """The largest frame that this client takes."""
 MAX_KNOWN_BLOCKS = 64
 
@@ -169,6 +169,8 @@ class GrpcSlot(Slot):
         else:
             self.responses += 1
             self.last = now
+            if self.responses == self.period and self.on_period is not None:
+                self.on_period()
         if is_final:
             # The empty last response says only that the one before it was the last.
             self.finish(self.last if is_null and self.responses else now, "")
@@ -212,6 +214,7 @@ class Channel(Connection):
         self._decoder: HeaderDecoder[None] = HeaderDecoder(_nothing, _never)
         self._known.clear()
         self._rest = bytearray()
+        self._needed = 0
         self._block = b""
         self._block_flags = 0
         self._received = 0
@@ -320,6 +323,8 @@ class Channel(Connection):
         rest = self._rest
         if rest:
             rest += self.io.view[:count]
+            if len(rest) < self._needed:
+                return
             taken = bytes(rest)
             used = self._frames(memoryview(taken), now)
             del rest[:used]
@@ -332,11 +337,13 @@ class Channel(Connection):
     def _frames(self, view: memoryview, now: int) -> int:
         """Handles whole frames. Returns the bytes that were used."""
         at, end = 0, len(view)
+        self._needed = 0
         while at + HEAD_BYTES <= end:
             word, flags, number = HEAD.unpack_from(view, at)
             size, kind = word >> 8, word & 0xFF
             begin = at + HEAD_BYTES
             if begin + size > end:
+                self._needed = HEAD_BYTES + size
                 break
             at = begin + size
             number &= STREAM_ID_MASK

@@ -7,6 +7,8 @@ import os
 import select
 import socket
 import ssl
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Protocol
@@ -47,7 +49,7 @@ class Slot:
 
     `due` is when the request should have been sent, `start` when it was, `sent` when the system had taken all of it,
     and `first` when the first bytes of the answer came. `is_broken` says that there was no connection. With `keeps`,
-    `bodies` has each response, and `stamps` its time.
+    `bodies` has each response, and `stamps` its time. `on_period` is called with the response number `period`.
     """
 
     def __init__(self, owner: Owner, index: int, keeps: bool) -> None:
@@ -69,6 +71,8 @@ class Slot:
         self.null_last = False
         self.stamps: list[int] = []
         self.bodies: list[bytes] = []
+        self.period = 0
+        self.on_period: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """Notes that a request starts now."""
@@ -106,7 +110,7 @@ class Connection:
         self.number = -1
         self.is_open = False
         self._is_wrapped = False
-        self._unsent: memoryview | None = None
+        self._unsent = deque[memoryview]()
 
     # ---- what subclasses do
 
@@ -134,7 +138,7 @@ class Connection:
         self.number = sock.fileno()
         self.is_open = False
         self._is_wrapped = False
-        self._unsent = None
+        self._unsent.clear()
         self.io.add(self)
         sock.connect_ex(target.address)
 
@@ -158,7 +162,7 @@ class Connection:
             self._open()
             if not self.is_open:
                 return
-        if events & WRITABLE and self._unsent is not None:
+        if events & WRITABLE and self._unsent:
             self._write_rest()
         if events & ~WRITABLE and self.socket is not None:
             self._read()
@@ -189,7 +193,7 @@ class Connection:
             return
         self.is_open = True
         self.io.change(self.number, READABLE)
-        if self._unsent is not None:
+        if self._unsent:
             self._write_rest()
 
     def _wrap(self, sock: socket.socket, tls: ssl.SSLContext) -> ssl.SSLSocket:
@@ -218,44 +222,40 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         """Sends as much as the system takes, and the rest later."""
-        if self._unsent is not None:
-            self._unsent = memoryview(bytes(self._unsent) + data)
+        if self._unsent or not self.is_open:
+            self._unsent.append(memoryview(data))
             return
-        if not self.is_open:
-            self._unsent = memoryview(data)
-            return
-        assert self.socket is not None
-        try:
-            count = self.socket.send(data)
-        except (BlockingIOError, ssl.SSLWantWriteError):
-            count = 0
-        except OSError as error:
-            self._fail(f"the connection to {self.target.authority} broke: {error.strerror or error}")
-            return
+        count = self._send(data)
         if count == len(data):
             self.all_sent(perf_counter_ns())
-        else:
-            self._unsent = memoryview(data)[count:]
+        elif count >= 0:
+            self._unsent.append(memoryview(data)[count:])
             self.io.change(self.number, READABLE | WRITABLE)
 
     def _write_rest(self) -> None:
-        rest = self._unsent
-        assert rest is not None
+        unsent = self._unsent
+        while unsent:
+            count = self._send(unsent[0])
+            if count < 0:
+                return
+            if count < len(unsent[0]):
+                unsent[0] = unsent[0][count:]
+                self.io.change(self.number, READABLE | WRITABLE)
+                return
+            unsent.popleft()
+        self.io.change(self.number, READABLE)
+        self.all_sent(perf_counter_ns())
+
+    def _send(self, data: bytes | memoryview) -> int:
+        """Returns how many bytes the system has taken; -1 if the connection is lost."""
         assert self.socket is not None
         try:
-            count = self.socket.send(rest)
+            return self.socket.send(data)
         except (BlockingIOError, ssl.SSLWantWriteError):
-            count = 0
+            return 0
         except OSError as error:
             self._fail(f"the connection to {self.target.authority} broke: {error.strerror or error}")
-            return
-        if count == len(rest):
-            self._unsent = None
-            self.io.change(self.number, READABLE)
-            self.all_sent(perf_counter_ns())
-        else:
-            self._unsent = rest[count:]
-            self.io.change(self.number, READABLE | WRITABLE)
+            return -1
 
 
 class Watcher(Protocol):
