@@ -26,7 +26,7 @@ from halimede.loading.code_upload import CodeUploadCheck
 from halimede.loading.concurrency import ModelLocks
 from halimede.loading.model_loads import ModelLoads, log_advice
 from halimede.loading.repository_poll import RepositoryPoll
-from halimede.loading.uploads import Upload, Uploading, check_lengths
+from halimede.loading.uploads import MAX_NAME_BYTES, Upload, Uploading, check_lengths
 from halimede.models.lifecycle import ModelTable, VersionState
 from halimede.models.repository import Catalog, FoundModel, scan
 from halimede.options import ServerOptions
@@ -34,6 +34,9 @@ from halimede.platform.limits import usable_memory
 from halimede.storage.repositories import RemoteRepositories
 
 log = logging.getLogger(__name__)
+
+SHOWN_CHARACTERS = 64
+"""Characters of a name that is too long, in the error."""
 
 A = TypeVar("A")
 
@@ -342,6 +345,9 @@ def _check_name(name: str) -> None:
     bare = name.strip(_BLANKS)
     if not bare:
         raise Invalid("Model name cannot be empty. Please enter a valid name to deploy.")
+    # No directory has such a name, and answers and log lines would repeat it.
+    if len(name) > MAX_NAME_BYTES or len(name.encode(errors="replace")) > MAX_NAME_BYTES:
+        raise Invalid(f"invalid model name '{name[:SHOWN_CHARACTERS]}...', it is longer than {MAX_NAME_BYTES} bytes")
     if "/" in name or "\\" in name or "\0" in name or bare in (".", ".."):
         raise Invalid(f"invalid model name '{name}', model name must not contain path traversal characters")
 

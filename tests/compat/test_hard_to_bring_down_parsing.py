@@ -8,13 +8,15 @@ import http.client
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import grpc
 import pytest
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
 
 from tests.compat.serving import Serving, write_model
 
@@ -166,23 +168,52 @@ def varint(value: int) -> bytes:
     return bytes((*out, value))
 
 
+def stream(serving: Serving, messages: Sequence[bytes], compression: grpc.Compression) -> tuple[str, str, list[bytes]]:
+    """Status, text and answers of a ModelStreamInfer call with these messages."""
+    answers: list[bytes] = []
+    with grpc.insecure_channel(serving.grpc_url, [("grpc.max_receive_message_length", -1)]) as channel:
+        path = "/inference.GRPCInferenceService/ModelStreamInfer"
+        call = channel.stream_stream(path, request_serializer=bytes, response_deserializer=bytes)
+        try:
+            answers += call(iter(messages), timeout=LIMIT, compression=compression)
+        except grpc.RpcError as error:
+            return error.code().name, error.details() or "", answers
+    return "OK", "", answers
+
+
 def test_grpc_message_that_repeats_an_empty_field_in_a_stream(serving: Serving) -> None:
     message = b"\x0a\x05bytes" + b"\x3a\x00" * REPEATS
-
-    def send() -> tuple[str, str]:
-        with grpc.insecure_channel(serving.grpc_url) as channel:
-            path = "/inference.GRPCInferenceService/ModelStreamInfer"
-            call = channel.stream_stream(path, request_serializer=bytes, response_deserializer=bytes)
-            try:
-                list(call(iter([message]), timeout=LIMIT, compression=grpc.Compression.Gzip))
-            except grpc.RpcError as error:
-                return error.code().name, error.details() or ""
-        return "OK", ""
-
-    attacked = attack(serving, send)
+    attacked = attack(serving, lambda: stream(serving, [message], grpc.Compression.Gzip))
     words = "the request has more than 100000 inputs, outputs, parameters and raw contents"
-    assert attacked.answer == ("INVALID_ARGUMENT", words)
+    assert attacked.answer == ("INVALID_ARGUMENT", words, [])
     assert attacked.peak < 5 * len(message)
+
+
+def test_long_names_in_a_stream(serving: Serving) -> None:
+    """Each name is 5 MB, and the answers do not repeat them."""
+    message = b"\x0a" + varint(5_000_000) + b"x" * 5_000_000
+    attacked = attack(serving, lambda: stream(serving, [message] * 8, grpc.Compression.Gzip))
+    status, _, answers = attacked.answer
+    assert (status, len(answers)) == ("OK", 8)
+    assert all(b"Request for unknown model: 'xxx" in answer for answer in answers)
+    assert max(map(len, answers)) < 9000
+
+
+def test_load_of_a_long_name(serving: Serving) -> None:
+    """Neither the answer nor the log repeats it."""
+    before = serving.log.stat().st_size
+    name = "x\x1b[2J\u202e\x9b" + "x" * 5_000_000
+    with grpc.insecure_channel(serving.grpc_url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for each in (name, name[:200]):
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name=each), timeout=LIMIT)
+            assert len(caught.value.details() or "") < 1000
+    # The short one is not there, which the log says.
+    serving.until_logged("x\\u001B[2J\\u202E\\u009Bxxx")
+    assert serving.log.stat().st_size - before < 10_000
+    new = serving.log.read_bytes()[before:].decode()
+    assert all(line.isprintable() for line in new.splitlines())
 
 
 # JSON: many elements within the limit of bytes.

@@ -197,6 +197,9 @@ def test_index_of_ready_models(tmp_path: Path) -> None:
         (" \t", Invalid, "Model name cannot be empty. Please enter a valid name to deploy."),
         (" ..", Invalid, "invalid model name ' ..', model name must not contain path traversal characters"),
         ("a/b", Invalid, "invalid model name 'a/b', model name must not contain path traversal characters"),
+        ("n" * 256, Invalid, f"invalid model name '{'n' * 64}...', it is longer than 255 bytes"),
+        ("é" * 128, Invalid, f"invalid model name '{'é' * 64}...', it is longer than 255 bytes"),
+        ("n" * 255, Internal, f"failed to load '{'n' * 255}', failed to poll from model repository"),
         ("nope", Internal, "failed to load 'nope', failed to poll from model repository"),
     ],
 )

@@ -15,7 +15,7 @@ from halimede.front.access import OPEN, Access
 from halimede.front.cancelling import cancel
 from halimede.front.grpc.access import ForwardingDecoder, restricted
 from halimede.front.grpc.admin import SERVICE, admin_rpcs
-from halimede.front.grpc.status import finish_with, internal_error
+from halimede.front.grpc.status import finish_with, internal_error, text_of
 from halimede.front.offload import Offload, at_once
 from halimede.front.tracing import traced_call, traced_message
 from halimede.requests import Answer, InferResponse, Reply, Resume
@@ -429,8 +429,8 @@ class InferStream:
         if answer is None:
             return stream_empty_final(reply.incoming) if reply.incoming.empty_final and not reply.ordered else None
         if answer.refused:
-            return stream_refusal(reply.incoming, answer.message)
-        return stream_failure(reply.incoming, answer.message, final)
+            return stream_refusal(reply.incoming, text_of(answer))
+        return stream_failure(reply.incoming, text_of(answer), final)
 
     def _advance(self) -> None:
         """Sends held responses that have come to the head of the line, and lets messages come again."""

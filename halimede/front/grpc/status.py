@@ -37,16 +37,20 @@ CODES: dict[type[BaseException], int] = {
 
 
 MAX_TEXT_CHARACTERS = 1 << 13
-"""Characters of the text of a gRPC status, which is a header. Beyond: the text is cut."""
+"""Characters of the text of a gRPC status, which is a header, and of an error in a stream. Beyond: the text is cut."""
 
 
 def finish_with(call: GrpcCall, error: Error) -> None:
     """Ends the call with the status of an error."""
     # The nearest base counts, so a refined kind may have a status of its own.
     code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), CODES[Unknown])
+    call.finish(code, text_of(error))
+
+
+def text_of(error: Error) -> str:
+    """Returns the text of an error for a client. It may have a name of any length that a client has sent."""
     text = error.message
-    # It may have a name of any length that a client has sent.
-    call.finish(code, text if len(text) <= MAX_TEXT_CHARACTERS else text[:MAX_TEXT_CHARACTERS] + "...")
+    return text if len(text) <= MAX_TEXT_CHARACTERS else text[:MAX_TEXT_CHARACTERS] + "..."
 
 
 def internal_error(what: str) -> Internal:
