@@ -143,7 +143,8 @@ class CallerPort:
 
     def infer(self, request: InferRequest, reply: Reply) -> int:
         caller = self._caller
-        error = caller.refusal((Right.INFERENCE,)) or caller.account.begin()
+        may = Right.INFERENCE in caller.rights
+        error = caller.account.begin() if may else caller.refusal((Right.INFERENCE,))
         if error is not None:
             error.refused = True
             reply.send(error, True)

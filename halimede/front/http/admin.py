@@ -5,7 +5,7 @@ thread.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from halimede.engine_port import (
     TraceSettings,
 )
 from halimede.errors import Error, Internal
-from halimede.front.access import Category
+from halimede.front.access import Access, Category
 from halimede.front.http.handling import (
     GET,
     JSON,
@@ -61,13 +61,11 @@ Written = tuple[int, bytes, bytes]
 
 
 class HttpAdmin:
-    """The rows of the route table. `max_input_size` is the limit of JSON (H17). `keys` are those of the restricted
-    categories."""
+    """The rows of the route table. `max_input_size` is the limit of JSON (H17). `access` says what is restricted,
+    which the description of the API tells."""
 
-    def __init__(
-        self, port: EnginePort, offload: Offload, max_input_size: int, keys: Mapping[str, tuple[str, str]]
-    ) -> None:
-        self._keys = keys
+    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int, access: Access) -> None:
+        self._access = access
         self._port = port
         self._offload = offload
         self._limit = max_input_size
@@ -88,9 +86,11 @@ class HttpAdmin:
         yield Route(MODEL, GET, Category.METADATA, self._model(ModelMetadata, wire.encode_model_metadata))
 
     def _of_server(self) -> Iterator[Route]:
+        access = self._access
         metadata = self._asking(lambda *_: ServerMetadata(), _json(wire.encode_server_metadata))
         openapi = self._asking(
-            lambda *_: ServerMetadata(), _json(lambda info: describe(info.name, info.version, self._keys))
+            lambda *_: ServerMetadata(),
+            _json(lambda info: describe(info.name, info.version, access.keys, access.caller is not None)),
         )
         yield Route(r"/v2()()", GET, Category.METADATA, metadata)
         yield Route(r"/v2/openapi\.json()()", GET, Category.METADATA, openapi)

@@ -174,24 +174,36 @@ _LENGTH: Final = "Inference-Header-Content-Length"
 _EVENTS: Final = "The data of each event is a {} or an Error, as JSON; nothing follows the last one"
 
 
-def describe(title: str, version: str, keys: Mapping[str, tuple[str, str]] = NO_KEYS) -> bytes:
+_BEARER: Final = "authorization"
+"""The name of the scheme of `--auth`. No category has it."""
+
+
+def describe(
+    title: str, version: str, keys: Mapping[str, tuple[str, str]] = NO_KEYS, has_callers: bool = False
+) -> bytes:
     """Returns the document as JSON, for a server with this name and version. `keys` are those of the restricted
-    categories. Their headers are shown, as errors show them, and the values are not."""
-    return _described(title, version, tuple((category, header) for category, (header, _) in sorted(keys.items())))
+    categories. Their headers are shown, as errors show them, and the values are not. `has_callers`: each request needs
+    a key (`--auth`)."""
+    headers = tuple((category, header) for category, (header, _) in sorted(keys.items()))
+    return _described(title, version, headers, has_callers)
 
 
 @lru_cache(maxsize=4)
-def _described(title: str, version: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+def _described(title: str, version: str, headers: tuple[tuple[str, str], ...], has_callers: bool) -> bytes:
     schemes = {name: {"type": "apiKey", "in": "header", "name": header} for name, header in headers}
+    if has_callers:
+        schemes[_BEARER] = {"type": "http", "scheme": "bearer"}
     components: dict[str, Any] = {
         "schemas": {**SCHEMAS, "OpenApi": {"type": "object", "required": ["openapi", "paths"]}},
     }
-    document = {
+    document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": f"{title}: inference over HTTP", "version": version},
         "paths": _paths(schemes.keys()),
         "components": {**components, "securitySchemes": schemes} if schemes else components,
     }
+    if has_callers:
+        document["security"] = [{_BEARER: []}]
     return json.encode(json.write(document))
 
 
@@ -200,7 +212,8 @@ def _paths(restricted: Container[str]) -> dict[str, Any]:
     for operation in OPERATIONS:
         paths.setdefault(operation.path, _names_in(operation.path))[operation.method] = _operation(operation)
         if operation.category.value in restricted:
-            paths[operation.path][operation.method]["security"] = [{operation.category.value: []}]
+            needed = [name for name in (operation.category.value, _BEARER) if name in restricted]
+            paths[operation.path][operation.method]["security"] = [{name: [] for name in needed}]
     return paths
 
 

@@ -87,8 +87,8 @@ class HttpPages:
     def _answer_docs(self, exchange: HttpExchange, server: ServerInfo) -> None:
         from halimede.wire.http.docs_page import docs_page
 
-        host = _host(exchange)
-        _respond(exchange, lambda: docs_page(describe(server.name, server.version, self._access.keys), host))
+        host, keys, has_callers = _host(exchange), self._access.keys, self._access.caller is not None
+        _respond(exchange, lambda: docs_page(describe(server.name, server.version, keys, has_callers), host))
 
     def _ask_all(
         self,

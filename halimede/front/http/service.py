@@ -102,7 +102,7 @@ class HttpService:
         self._targets: dict[bytes, RouteTarget] = {}
         routes = (
             Route(MODEL + "/infer", POST, Category.INFERENCE, self._infer),
-            *HttpAdmin(port, offload, max_input_size, access.keys).routes(),
+            *HttpAdmin(port, offload, max_input_size, access).routes(),
             *HttpGenerate(port, offload, max_input_size, traces, tells_load).routes(),
             *HttpSharedMemory(port, offload, max_input_size, client_memory).routes(),
         )

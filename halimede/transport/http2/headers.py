@@ -1,9 +1,9 @@
 """Header blocks in and out (HPACK, RFC 7541), and the rules for a request's head (RFC 9113, section 8.3).
 
-The decoder walks over a block with the table and the integers of the `hpack` library. It remembers
-blocks that consist of indexed fields alone, because clients send the same few again and again. The encoder needs a
-handful of fields, which enter the peer's table once. A connection has one decoder and one encoder, and calls them in
-the order of its frames. Knows no connection and no gRPC.
+The decoder walks over a block with the table and the integers of the `hpack` library. It remembers blocks, because
+clients send the same few again and again: those of indexed fields alone at once, others when they come again. The
+encoder needs a handful of fields, which enter the peer's table once. A connection has one decoder and one encoder, and
+calls them in the order of its frames. Knows no connection and no gRPC.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,6 +32,8 @@ MAX_KNOWN_HEAD_BYTES = 1 << 12
 MAX_KNOWN_BYTES = 1 << 17
 """Total size of the decoded lists that are remembered. A few index bytes may stand for long fields, in any number of
 orders."""
+MAX_SEEN_BLOCKS = 64
+"""Blocks with literal fields of which is known that they came before."""
 MAX_CHECKED_FIELDS = 64
 """Number of fields that are remembered as well formed."""
 MAX_CHECKED_FIELD_BYTES = 128
@@ -82,7 +84,7 @@ class HeaderDecoder(Generic[H]):
     was found well formed stays so.
     """
 
-    __slots__ = ("_checked", "_compile", "_is_cacheable", "_known", "_known_bytes", "_table")
+    __slots__ = ("_checked", "_compile", "_is_cacheable", "_known", "_known_bytes", "_seen", "_table")
 
     def __init__(self, compile: Callable[[RequestHead], H], is_cacheable: Callable[[H], bool]) -> None:
         self._compile = compile
@@ -90,6 +92,8 @@ class HeaderDecoder(Generic[H]):
         self._table = HeaderTable()
         self._known: dict[bytes, H] = {}
         self._known_bytes = 0
+        self._seen: set[int] = set()
+        """Hashes of blocks, because most of them are never seen again. Two blocks of one hash do no harm."""
         self._checked: dict[Field, None] = {}
 
     def decode(self, block: bytes) -> H:
@@ -99,12 +103,24 @@ class HeaderDecoder(Generic[H]):
         return self._decode(block) if known is None else known
 
     def _decode(self, block: bytes) -> H:
-        fields, byte_size, spelled, _ = self._read(block)
+        fields, byte_size, spelled, changed = self._read(block)
         compiled = self._compile(request_head(fields, byte_size, self._checked))
-        # A literal field may hold a secret that the client asked not to index, and is rarely the same again.
+        # grpcio spells out each metadata value in each call. A key is the same again, and a trace's id is not.
         if not spelled:
             self._remember(block, byte_size, compiled)
+        elif not changed and self._has_seen(block):
+            self._remember(block, byte_size + len(block), compiled)
         return compiled
+
+    def _has_seen(self, block: bytes) -> bool:
+        """Whether a block came before. Notes that it came."""
+        number = hash(block)
+        if number in self._seen:
+            return True
+        if len(self._seen) >= MAX_SEEN_BLOCKS:
+            self._seen.clear()
+        self._seen.add(number)
+        return False
 
     def _remember(self, block: bytes, byte_size: int, compiled: H) -> None:
         room = min(MAX_KNOWN_HEAD_BYTES, MAX_KNOWN_BYTES - self._known_bytes)

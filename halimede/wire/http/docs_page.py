@@ -38,7 +38,7 @@ def _page(document: bytes) -> bytes:
         element(
             "section",
             element("h2", tag.capitalize(), id=_anchor(tag)),
-            *(_operation(*each, schemas, schemes) for each in operations),
+            *(_operation(*each, schemas, schemes, read.get("security", ())) for each in operations),
         )
         for tag, operations in groups.items()
     )
@@ -78,8 +78,9 @@ def _operation(
     parameters: list[Schema],
     schemas: Mapping[str, Schema],
     schemes: Mapping[str, Schema],
+    security: Sequence[Mapping[str, object]],
 ) -> Html:
-    keys = [schemes[name]["name"] for each in operation.get("security", ()) for name in each]
+    keys = [_header_of(schemes[name]) for each in operation.get("security", security) for name in each]
     summary = element(
         "summary",
         element("span", method.upper(), class_=f"method {method}"),
@@ -87,7 +88,7 @@ def _operation(
         element("span", f"{operation['summary']}{' (needs a key)' if keys else ''}", class_="dim"),
     )
     content = [
-        *(element("p", "Restricted: it needs the header ", element("code", key), " with the key.") for key in keys),
+        *(element("p", "Restricted: it needs the header ", element("code", key), " with the key.") for key, _ in keys),
         *_parameters(parameters),
         *_body(operation.get("requestBody")),
         *_responses(operation["responses"]),
@@ -95,6 +96,11 @@ def _operation(
         element("pre", element("code", _curl(path, method, operation, schemas, keys))),
     ]
     return element("details", summary, element("div", *content), id=_anchor(f"{method} {path}"))
+
+
+def _header_of(scheme: Schema) -> tuple[str, str]:
+    """Returns the header of a scheme, and the form of its value."""
+    return ("Authorization", "Bearer KEY") if scheme["type"] == "http" else (scheme["name"], "KEY")
 
 
 def _parameters(parameters: list[Schema]) -> Iterator[Html]:
@@ -146,7 +152,9 @@ def _content(content: Schema) -> Iterator[str]:
 # Examples.
 
 
-def _curl(path: str, method: str, operation: Schema, schemas: Mapping[str, Schema], keys: Sequence[str]) -> str:
+def _curl(
+    path: str, method: str, operation: Schema, schemas: Mapping[str, Schema], keys: Sequence[tuple[str, str]]
+) -> str:
     """A command for a shell. Names in capital letters stand for the reader's own."""
     done = operation["responses"]["200"].get("content", {})
     # Without a body the status is the answer.
@@ -155,7 +163,7 @@ def _curl(path: str, method: str, operation: Schema, schemas: Mapping[str, Schem
     if method == "post" and sent is None:
         words.append("-X POST")
     words.append(f"http://{_HERE}" + _PARAMETER.sub(lambda name: _EXAMPLES.get(name[1], name[1].upper()), path))
-    words += [f"-H {shlex.quote(f'{key}: KEY')}" for key in keys]
+    words += [f"-H {shlex.quote(f'{key}: {form}')}" for key, form in keys]
     if sent is not None:
         words.append(f"-d {shlex.quote(json.dumps(sent))}")
     return " ".join(words)

@@ -78,6 +78,14 @@ def test_restricted_operations_need_a_key() -> None:
     assert "security" not in json.dumps(document())
 
 
+def test_every_operation_needs_a_key_of_a_server_with_identities() -> None:
+    read = json.loads(describe("triton", "1", {"inference": ("the-key", "secret")}, has_callers=True))
+    assert read["components"]["securitySchemes"]["authorization"] == {"type": "http", "scheme": "bearer"}
+    assert read["security"] == [{"authorization": []}]
+    assert read["paths"]["/v2/models/{model}/infer"]["post"]["security"] == [{"inference": [], "authorization": []}]
+    assert "security" not in read["paths"]["/v2"]["get"]
+
+
 def operations() -> Iterator[tuple[str, str]]:
     for path, members in document()["paths"].items():
         yield from ((path, method) for method in members if method != "parameters")

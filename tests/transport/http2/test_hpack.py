@@ -181,6 +181,50 @@ def test_decoder_forgets_the_run_that_a_block_begins_with() -> None:
     assert decoder.decode(b"\xbe" + literal(0x00, b"trace", b"1")).fields[0] == (b"key", b"of trailers")
 
 
+HEAD = b"".join(literal(0x00, name, b"x") for name in (b":method", b":path", b":scheme"))
+"""A head that is well formed, spelled out."""
+
+
+def counting() -> tuple[HeaderDecoder[RequestHead], list[RequestHead]]:
+    """A decoder, and the heads that it has compiled."""
+    compiled: list[RequestHead] = []
+
+    def compiled_head(head: RequestHead) -> RequestHead:
+        compiled.append(head)
+        return head
+
+    return HeaderDecoder(compiled_head, lambda head: not head.malformed), compiled
+
+
+def test_block_that_is_spelled_out_is_remembered_when_it_comes_again() -> None:
+    """As a key that grpcio sends with each call."""
+    decoder, compiled = counting()
+    for key in (b"1", b"2"):
+        block = HEAD + literal(0x00, b"authorization", key)
+        heads = [decoder.decode(block) for _ in range(10)]
+        assert {head.fields for head in heads} == {((b"authorization", key),)}
+    assert len(compiled) == 4
+
+
+def test_blocks_that_never_come_again_take_no_room() -> None:
+    """As a trace's id or a deadline in each call. Another block is remembered all the same."""
+    decoder, compiled = counting()
+    for number in range(5000):
+        decoder.decode(HEAD + literal(0x00, b"traceparent", b"%d" % number))
+    assert len(compiled) == 5000
+    for _ in range(10):
+        decoder.decode(HEAD)
+    assert len(compiled) == 5002
+
+
+def test_spelled_out_block_with_an_index_is_forgotten_with_the_table() -> None:
+    decoder, _ = counting()
+    for value in (b"old", b"new"):
+        decoder.decode(literal(0x40, b"key", value))
+        for _ in range(4):
+            assert decoder.decode(HEAD + b"\xbe").fields == ((b"key", value),)
+
+
 @pytest.mark.parametrize("letter", [b"a", b"\0"], ids=["letters", "zeros"])
 def test_decoder_of_literals_of_every_length(letter: bytes) -> None:
     """Short and long ones, Huffman-coded or not, with others after them. Zeros, taken for more than a value, look like

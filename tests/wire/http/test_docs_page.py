@@ -48,6 +48,14 @@ def test_restricted_operation_shows_its_header() -> None:
     assert "needs a key" not in Reader(docs_page(document({}), "h").decode()).text
 
 
+def test_operation_of_a_server_with_identities_shows_how_to_send_a_key() -> None:
+    read = json.loads(document({}))
+    read["security"] = [{"authorization": []}]
+    read["components"]["securitySchemes"] = {"authorization": {"type": "http", "scheme": "bearer"}}
+    page = docs_page(json.dumps(read).encode(), "h")
+    assert example(page) == ["curl", "-i", "http://h/v2/MODEL", "-H", "Authorization: Bearer KEY"]
+
+
 def test_operation_without_a_body_shows_its_status() -> None:
     assert example(docs_page(document({}), "[::1]:8000")) == ["curl", "-i", "http://[::1]:8000/v2/MODEL"]
     assert example(docs_page(document({}, "post"), "h")) == ["curl", "-i", "-X", "POST", "http://h/v2/MODEL"]
