@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
 
 from tests.compat.serving import Serving
 from tests.rights import NOBODY, Rights, missing, open_folder, prefix
@@ -378,10 +379,18 @@ def test_process_that_stays_behind(sandboxed: Sandboxed) -> None:
     """What a model has started ends with it."""
     child = sandboxed.found("found = subprocess.Popen(['sleep', '600']).pid", "second")
     before = sandboxed.found("found = os.getpid()", "second")
-    with pytest.raises(Exception, match="failed"):
+    with pytest.raises(InferenceServerException, match="is not healthy"):
         sandboxed.found("os._exit(3)", "second")
     assert sandboxed.found("found = os.getpid()", "second") != before
     sandboxed.serving.until(lambda: not Path(f"/proc/{child}").exists(), f"left process {child} of a model behind")
+
+
+def test_log_of_the_server(sandboxed: Sandboxed) -> None:
+    """Standard output is a file in these tests."""
+    size = sandboxed.serving.log.stat().st_size
+    assert sandboxed.found("found = [attempt(os.ftruncate, 1, 0), attempt(os.ftruncate, 2, 0)]") == ["EINVAL"] * 2
+    assert sandboxed.found("found = attempt(os.lseek, 1, 0, 0)") == "ESPIPE"
+    assert sandboxed.serving.log.stat().st_size >= size
 
 
 # ---- what must go on to work

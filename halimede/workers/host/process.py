@@ -10,11 +10,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from halimede.platform.hosts import ANYWHERE, HostPolicy
 from halimede.platform.processes import ends_within
@@ -103,14 +103,18 @@ class Process:
                 inherited.append(end.fileno())
             command = interpreter.command(str(program), ",".join(map(str, inherited)))
             variables = interpreter.start_variables
+            outputs: Sequence[IO[bytes] | None] = (None, None)
             self._cell = None if interpreter.confinement is None else ours.enter_context(interpreter.confinement.cell())
             if self._cell is not None:
                 command, variables = self._cell.command(command), self._cell.variables(variables)
+                outputs = [theirs.enter_context(each) for each in self._cell.outputs()]
             with interpreter.host.applied():
                 self._child = subprocess.Popen(
                     command,
                     env=variables,
                     stdin=subprocess.DEVNULL,
+                    stdout=outputs[0],
+                    stderr=outputs[1],
                     pass_fds=inherited,
                     process_group=0,
                 )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from halimede.errors import Cause, Unavailable
 from halimede.platform.scratch import Scratch, remove_leftovers, remove_tree
@@ -89,6 +89,7 @@ class Cell:
         self._plan = plan
         self._holder = holder
         self._lock = threading.Lock()
+        self._relays: list[threading.Thread] = []
         self.is_open = True
 
     def command(self, command: Sequence[str]) -> list[str]:
@@ -106,6 +107,18 @@ class Cell:
         # A user without an entry in /etc/passwd needs a name: `getpass.getuser` fails otherwise.
         return {"USER": "nobody", "LOGNAME": "nobody", **kept, "HOME": folder, **dict.fromkeys(_TEMPORARY, folder)}
 
+    def outputs(self) -> list[IO[bytes]]:
+        """Where the process writes its standard output and error: pipes, whose bytes threads pass on. With the server's
+        own descriptors it could truncate the file of its log, and a limit for files would hold for that one."""
+        made: list[IO[bytes]] = []
+        for descriptor in (1, 2):
+            reading, writing = os.pipe()
+            relay = threading.Thread(target=_relay, args=(reading, descriptor), name="output of a model", daemon=True)
+            relay.start()
+            self._relays.append(relay)
+            made.append(open(writing, "wb", buffering=0))  # noqa: PTH123, SIM115 - a descriptor; the caller closes it
+        return made
+
     def give(self, folder: Path) -> None:
         """Lets the process change what is in a folder of ours. `take_back` makes it ours again."""
         if self._plan.user:
@@ -121,6 +134,8 @@ class Cell:
             if not self.is_open:
                 return
             self.is_open = False
+            for relay in self._relays:
+                relay.join(_RELAY_SECONDS)
             remove_tree(Path(self._plan.temporary))
             if self._plan.cgroup:
                 _remove_cgroup(Path(self._plan.cgroup))
@@ -137,6 +152,16 @@ class Cell:
 
 
 _TEMPORARY = ("TMPDIR", "TMP", "TEMP")
+_RELAY_SECONDS = 1.0
+"""How long the last bytes of a process may take on their way."""
+
+
+def _relay(reading: int, descriptor: int) -> None:
+    with open(reading, "rb", buffering=0) as source:
+        while data := source.read(1 << 16):
+            with suppress(OSError):  # the server has no such descriptor, or its disk is full
+                while data:
+                    data = data[os.write(descriptor, data) :]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
