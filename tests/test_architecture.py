@@ -107,6 +107,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "safetensors": "backends.pytorch.module",
             "tensorflow": "backends.tensorflow",
             "ai_edge_litert": "backends.tflite",
+            "tensorrt": "backends.tensorrt.backend",
             "google": "config wire protocol checking.text",
             "orjson": "wire config backends",
             "rapidjson": "wire config",

@@ -32,6 +32,7 @@ EXTRAS = (
     "sklearn",
     "skops",
     "tensorflow",
+    "tensorrt",
     "treelite",
     "torch",
     "tritonclient",
@@ -66,6 +67,7 @@ FOR_AN_EXTRA = {
         )
     },
     "halimede.backends.tensorflow.session": "tensorflow",
+    "halimede.backends.tensorrt.backend": "tensorrt",
     "halimede.backends.tflite.backend": "tflite",
     "halimede.cache.redis_tls": "redis",
     "halimede.cli.completion": "completion",

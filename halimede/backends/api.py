@@ -585,7 +585,7 @@ class BaseBackend:
         """All GPUs of the machine if the traits have GPUs, else none."""
         return gpus if DeviceKind.GPU in self.traits.devices else ()
 
-    def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | None:
+    def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
         return None
 
     def close(self) -> None:

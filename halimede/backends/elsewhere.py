@@ -4,15 +4,8 @@ model files are Triton's (R41, R54, R70, R71).
 When this server gets one of these backends, its entry moves into the package of the backend.
 """
 
-from halimede.backends.traits import Format, Traits
+from halimede.backends.traits import Traits
 
-_IN_PYTHON = "or load it in a model.py"
-
-TENSORRT = Traits(
-    "tensorrt",
-    formats=(Format("model.plan", "tensorrt_plan", directory=False),),
-    conversion="export the model that the plan was made of to ONNX (a plan itself cannot be converted)",
-)
 OTHERS = (
     Traits("tensorrtllm", conversion="run the original checkpoint in a model.py, for example with vLLM"),
     Traits(

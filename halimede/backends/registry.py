@@ -26,7 +26,7 @@ _OWN: tuple[str | Traits, ...] = (
     "halimede.backends.identity",
     "halimede.backends.function",
     "halimede.backends.tensorflow",
-    elsewhere.TENSORRT,
+    "halimede.backends.tensorrt",
     "halimede.backends.onnx",
     "halimede.backends.openvino",
     "halimede.backends.pytorch",

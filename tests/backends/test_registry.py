@@ -38,6 +38,7 @@ def test_registry_lists_the_backends_of_this_release() -> None:
         "pytorch",
         "sklearn",
         "tensorflow",
+        "tensorrt",
         "tflite",
     }
 

@@ -20,7 +20,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     models = Path("models")
     write(models, "detector", _ONNX + _GPU)
-    write(models, "engine", 'platform: "tensorrt_plan"')
+    write(models, "engine", 'backend: "tensorrtllm"')
     write(models, "good", _ONNX + "response_cache { enable: true }\n", model_onnx=identity("FP32", [4]))
     write(models, "pipeline", ensemble("good"))
     write(models, "slow", _ONNX + _GPU, model_onnx=identity("FP32", [4]))
@@ -84,9 +84,8 @@ _TABLE = """\
 model     backend      verdict          needed
 --------  -----------  ---------------  ----------------------------------------
 detector  onnxruntime  file missing     file 1/model.onnx; --gpu-fallback=cpu
-engine    tensorrt     no backend here  export the model that the plan was made
-                                        of to ONNX (a plan itself cannot be
-                                        converted)
+engine    tensorrtllm  no backend here  run the original checkpoint in a
+                                        model.py, for example with vLLM
 good      onnxruntime  serves           --cache-config=local,size=67108864
 pipeline  ensemble     serves after     mkdir 1
 slow      onnxruntime  serves after     --gpu-fallback=cpu
@@ -111,7 +110,7 @@ def words(repository: Path) -> dict[str, str]:
 
 
 def test_ensemble_that_lacks_only_its_directory_and_a_member_waits_for_the_member(tmp_path: Path) -> None:
-    write(tmp_path, "engine", 'platform: "tensorrt_plan"')
+    write(tmp_path, "engine", 'backend: "tensorrtllm"')
     write(tmp_path, "whole", ensemble("engine"))
     assert words(tmp_path) == {"engine": "no backend here", "whole": "member missing"}
 
@@ -131,7 +130,7 @@ def test_table_says_what_is_missing_after_the_commands(tmp_path: Path) -> None:
 
 
 def test_nothing_is_started_if_nothing_serves(tmp_path: Path) -> None:
-    write(tmp_path, "engine", 'platform: "tensorrt_plan"')
+    write(tmp_path, "engine", 'backend: "tensorrtllm"')
     told = migration_text(check([str(tmp_path)], ServerOptions()), (), 80)
     assert told.endswith("\n\nNot yet: 1 no backend here. `halimede check` has each problem with its line.")
 
@@ -154,13 +153,13 @@ def test_document_has_the_verdicts_and_the_commands(repository: Path) -> None:
         "served": ["good", "pipeline", "slow", "text"],
     }
     [engine] = [model for model in made["models"] if model["name"] == "engine"]
-    assert engine["backend"] == "tensorrt"
+    assert engine["backend"] == "tensorrtllm"
     assert engine["verdict"] == {
         "state": "cannot-serve",
         "reason": "backend",
-        "text": "there is no backend 'tensorrt' here",
-        "do": "export the model that the plan was made of to ONNX (a plan itself cannot be converted)",
-        "needs": [{"kind": "backend", "what": "tensorrt"}],
+        "text": "there is no backend 'tensorrtllm' here",
+        "do": "run the original checkpoint in a model.py, for example with vLLM",
+        "needs": [{"kind": "backend", "what": "tensorrtllm"}],
     }
 
 

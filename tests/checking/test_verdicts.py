@@ -80,7 +80,6 @@ def test_file_that_git_does_not_keep_is_missing(tmp_path: Path, config: str, tex
 @pytest.mark.parametrize(
     ("named", "advice"),
     [
-        ('platform: "tensorrt_plan"', "to ONNX"),
         ('backend: "tensorrtllm"', "the original checkpoint"),
         ('backend: "vllm"', "into the folder vllm of --backend-directory"),
         ('backend: "own"', "own/model.py in --backend-directory"),
@@ -187,7 +186,7 @@ def test_ensemble_that_fails_with_its_member_is_a_consequence(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "member", [f'platform: "tensorrt_plan"{_IO}', _ONNX + _GPU, f"{_ONNX}instance_group [ {{ gpus: [ 3 ] }} ]"]
+    "member", [f'backend: "tensorrtllm"{_IO}', _ONNX + _GPU, f"{_ONNX}instance_group [ {{ gpus: [ 3 ] }} ]"]
 )
 def test_tensors_of_a_member_that_cannot_serve_are_compared(tmp_path: Path, member: str) -> None:
     """Its backend or its GPU is missing; its configuration is there."""
@@ -307,7 +306,7 @@ def test_report_keeps_to_the_width(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     for number in range(30):
         write(Path("models"), f"a_model_with_a_rather_long_name_{number}", _ONNX + _GPU)
-        write(Path("models"), f"m{number}", 'platform: "tensorrt_plan"')
+        write(Path("models"), f"m{number}", 'backend: "tensorrtllm"')
     lines = report(Path("models")).splitlines()
     assert max(map(len, lines)) <= 80
 
