@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, Protocol, TypeGuard, runtime_checkable
 import numpy.typing as npt
 
 from halimede.backends.traits import DeviceKind, Traits
-from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
+from halimede.config.model_config import DescribedTensor, Description, Incomplete, InstanceKind, ModelConfig
 from halimede.devices import CopyCounter, Device, DeviceArray, HostArray
 from halimede.errors import Cause, Error
 from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
@@ -448,6 +448,17 @@ class Inspecting(Protocol):
     ) -> list[Fault]:
         """All problems of the model's files, and of its configuration unless `config` is None because the configuration
         is not complete. Runs no code of the model; must not raise Error. Called on any thread but the event loop."""
+        ...
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A backend whose files do not say everything about their tensors, and that can find out by running the model, for
+    `halimede init`."""
+
+    def probe(self, given: Sequence[DescribedTensor], folder: ModelFolder, filename: str, /) -> Description:
+        """Runs the model on inputs of these datatypes and shapes, where -1 is a size of its choice. Returns what
+        `describe` would. Raises Error."""
         ...
 
 

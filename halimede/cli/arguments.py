@@ -65,6 +65,7 @@ class Init(Order):
     repository: str
     name: str
     server: ServerOptions
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +200,22 @@ def add_init(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Makes a model in the repository REPO out of a file: model.onnx, a directory with a model.onnx and its data, "
         "or\nmodel.py. Copies the file and writes a commented configuration. Inputs and outputs are those that the "
-        "model declares;\nfor a Python model its auto_complete_config runs, if it has one. An existing model is left "
-        "alone."
+        "model declares;\nfor a Python model its auto_complete_config runs, if it has one. A file that does not name "
+        "them (TorchScript) is run\nonce, on the inputs of --input. An existing model is left alone."
     )
     parser.add_argument("source", metavar="FILE", help="the model's file, or the directory with it")
     parser.add_argument("repository", metavar="REPO", help="directory of the model repository")
     parser.add_argument(
         "--name", default="", metavar="NAME", help="name of the model (default: that of the file, without its ending)"
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        dest="inputs",
+        metavar="NAME:DATATYPE[SIZES]",
+        help="an input of a TorchScript model, such as x:FP32[-1,3]; -1 is any size, and first the batch. May be "
+        "repeated",
     )
     _add_server_flags(parser, "backend-config")
 
@@ -484,7 +494,7 @@ def _top(given: argparse.Namespace) -> Top:
 
 
 def _init(given: argparse.Namespace) -> Init:
-    return Init(given.source, given.repository, given.name, _server(given))
+    return Init(given.source, given.repository, given.name, _server(given), tuple(given.inputs))
 
 
 def _convert(given: argparse.Namespace) -> Convert:

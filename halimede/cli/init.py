@@ -16,7 +16,8 @@ def run(order: Init) -> int:
     # What goes wrong is in the error or in the notes, and the log would say it again.
     logging.getLogger("halimede").setLevel(logging.CRITICAL)
     try:
-        begun = begin(Path(order.source), Path(order.repository), order.name, order.server, visible_gpus(os.environ))
+        gpus = visible_gpus(os.environ)
+        begun = begin(Path(order.source), Path(order.repository), order.name, order.server, gpus, order.inputs)
     except Error as error:
         say_error(str(error).rstrip())
         return 1

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from halimede.backends.api import Fault, Outline
+from halimede.backends.api import Fault, Outline, Probing
 from halimede.backends.registry import resolve, traits_of
 from halimede.config import Draft, ModelConfig, TensorSpec, read
+from halimede.config.model_config import DescribedTensor
 from halimede.errors import Invalid
 from halimede.models.backend_pool import BackendPool, pool_to_look
-from halimede.models.loader import LoadOptions, complete, find_backend
+from halimede.models.loader import LoadOptions, complete, complete_from, find_backend
 from halimede.models.repository import FoundModel
 from halimede.tensors import FP32
 
@@ -76,8 +77,9 @@ class Declared:
         return bool(self.config.inputs and self.config.outputs)
 
 
-def declared_by(folder: Path, options: LoadOptions) -> Declared:
+def declared_by(folder: Path, options: LoadOptions, given: Sequence[DescribedTensor] = ()) -> Declared:
     """What the model in `folder` declares. Its configuration must name the backend, and its version must be `VERSION`.
+    With `given`, the model is run on these inputs to find its outputs.
 
     Raises Error with the text of the backend or of the model.
     """
@@ -91,15 +93,24 @@ def declared_by(folder: Path, options: LoadOptions) -> Declared:
         place = f"{source.file}:{source.line}" if source.line else str(source.file)
         raise Invalid(f"{place}: {source.text}")
     with pool_to_look(options.settings) as backends:
-        return _described(found, draft, source, backends, options)
+        return _described(found, draft, source, backends, options, given)
 
 
 def _described(
-    found: FoundModel, draft: Draft, source: Outline | None, backends: BackendPool, options: LoadOptions
+    found: FoundModel,
+    draft: Draft,
+    source: Outline | None,
+    backends: BackendPool,
+    options: LoadOptions,
+    given: Sequence[DescribedTensor],
 ) -> Declared:
     folder, backend = find_backend(found, VERSION, draft, backends, options)
+    if given:
+        if not isinstance(backend, Probing):
+            raise Invalid(f"backend '{draft.backend}' reads the inputs from the file: leave out --input")
+        complete_from(draft, backend.probe(given, folder, draft.model_filename), backend, options)
     # Otherwise the code completes nothing, and it need not run.
-    if source is None or source.completes:
+    elif source is None or source.completes:
         complete(draft, backend, folder, options)
     config = draft.finish(gpus=backend.usable_gpus(options.gpus), default_instance_count=backend.traits.cpu_instances)
     if source is None:
@@ -107,8 +118,9 @@ def _described(
     return Declared(config, tuple(source.reads), tuple(source.writes))
 
 
-def config_text(name: str, backend: str, declared: Declared) -> str:
-    """The text of the configuration, with comments about what may be added."""
+def config_text(name: str, backend: str, declared: Declared, platform: str = "") -> str:
+    """The text of the configuration, with comments about what may be added. `platform` is for a backend that has
+    several."""
     config = declared.config
     inputs, outputs = config.inputs, config.outputs
     remark = "\n"
@@ -120,7 +132,7 @@ def config_text(name: str, backend: str, declared: Declared) -> str:
     return "".join(
         [
             f"# The configuration of the model '{name}'. `halimede check` checks it.\n",
-            f'\nbackend: "{backend}"\n',
+            f'\nbackend: "{backend}"\n' + (f'platform: "{platform}"\n' if platform else ""),
             _BATCHING.format(config.max_batch_size),
             remark,
             _tensors("input", inputs),

@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -20,13 +20,15 @@ from halimede.backends.registry import formats
 from halimede.backends.traits import Format, Traits
 from halimede.checking.repository import review_repositories
 from halimede.config import ModelConfig
+from halimede.config.model_config import DescribedTensor
 from halimede.devtools.new_config import VERSION, config_text, declared_by
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.loader import LoadOptions
 from halimede.options import ServerOptions
-from halimede.tensors import BYTES
+from halimede.tensors import BYTES, UNKNOWN_DATATYPE, datatype_named
 
 _NAME = re.compile(r"[^./\\\0:][^/\\\0:]*")
+_INPUT = re.compile(r"([^=]+):([A-Za-z0-9_]+)\[(-?\d+(?:,-?\d+)*)\]")
 _MAX_ELEMENTS = 16
 """Of an input that a command line can have."""
 
@@ -67,11 +69,20 @@ class Begun:
     run: str
 
 
-def begin(source: Path, repository: Path, name: str, server: ServerOptions, gpus: tuple[int, ...] = ()) -> Begun:
+def begin(
+    source: Path,
+    repository: Path,
+    name: str,
+    server: ServerOptions,
+    gpus: tuple[int, ...] = (),
+    inputs: Sequence[str] = (),
+) -> Begun:
     """Makes the model `name` of `source` in `repository`; an empty name is taken from the file.
 
-    `gpus` are those of this machine. Raises Error if nothing was made; then nothing is left.
+    `gpus` are those of this machine. `inputs` are texts such as "x:FP32[-1,3]", for a file that does not say what its
+    inputs are. Raises Error if nothing was made; then nothing is left.
     """
+    given = [_input_of(text) for text in inputs]
     kind = _kind_of(source)
     name = name or _name_of(source)
     if not _NAME.fullmatch(name):
@@ -88,7 +99,7 @@ def begin(source: Path, repository: Path, name: str, server: ServerOptions, gpus
         raise Invalid(f"'{repository}' is not a directory")
     options = LoadOptions(settings=server.backend_settings, gpus=gpus)
     try:
-        return _made(source, kind, folder, options)
+        return _made(source, kind, folder, options, given)
     except OSError as error:
         raise Internal(f"{error.filename or folder}: {error.strerror}") from error
 
@@ -121,7 +132,16 @@ def _name_of(source: Path) -> str:
     return folder.name or source.stem
 
 
-def _made(source: Path, kind: Kind, folder: Path, options: LoadOptions) -> Begun:
+def _input_of(text: str) -> DescribedTensor:
+    """An input from its text, such as "x:FP32[-1,3]". Raises Invalid."""
+    found = _INPUT.fullmatch(text)
+    datatype = datatype_named(found[2].upper().removeprefix("TYPE_").replace("STRING", "BYTES")) if found else None
+    if found is None or datatype is None or datatype is UNKNOWN_DATATYPE:
+        raise Invalid(f"--input '{text}' is not NAME:DATATYPE[SIZES], such as x:FP32[-1,3]; -1 is any size")
+    return DescribedTensor(found[1], datatype, tuple(int(size) for size in found[3].split(",")))
+
+
+def _made(source: Path, kind: Kind, folder: Path, options: LoadOptions, given: Sequence[DescribedTensor]) -> Begun:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _beside(folder) as draft:
         version = draft / str(VERSION)
@@ -129,14 +149,15 @@ def _made(source: Path, kind: Kind, folder: Path, options: LoadOptions) -> Begun
         _copy(source, version, kind)
         config_file = draft / "config.pbtxt"
         # A model file alone does not say which backend is meant.
-        config_file.write_text(f'backend: "{kind.backend}"\n')
+        platform = "" if kind.format is kind.traits.formats[0] else kind.format.platform
+        config_file.write_text(f'backend: "{kind.backend}"\n' + (f'platform: "{platform}"\n' if platform else ""))
         try:
-            declared = declared_by(draft, options)
+            declared = declared_by(draft, options, given)
         except Error as error:
             # Unavailable: a library is missing, and a hint about the model would mislead.
-            hint = "" if isinstance(error, Unavailable) else _hint(source, kind)
+            hint = "" if isinstance(error, Unavailable) else _hint(source, kind) or _advice(error)
             raise type(error)(str(error).replace(str(draft.parent), str(folder.parent)) + hint) from error
-        config_file.write_text(config_text(folder.name, kind.backend, declared), encoding="utf-8")
+        config_file.write_text(config_text(folder.name, kind.backend, declared, platform), encoding="utf-8")
         config, notes = _reviewed(draft, options)
         # The model's own code may have run for a while. Somebody may have made the folder meanwhile.
         if os.path.lexists(folder):
@@ -166,6 +187,10 @@ def _hint(source: Path, kind: Kind) -> str:
     if _may_be_directory(kind) and source.is_file():
         return f"\nA model whose data lie in files of their own is given as a directory: {source.parent}"
     return ""
+
+
+def _advice(error: Error) -> str:
+    return f"\n{error.advice}" if error.advice else ""
 
 
 def _reviewed(draft: Path, options: LoadOptions) -> tuple[ModelConfig | None, tuple[str, ...]]:

@@ -423,17 +423,22 @@ def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadO
     check_wanted(options, draft.name)
     described = backend.describe(asked, folder, draft.model_filename)
     if isinstance(described, Description):
-        completed = draft.complete(described, _default_max_batch_size(options.settings(backend.traits.name)))
-        for warning in completed.warnings:
-            log.warning("%s", warning)
-        if completed.fields:
-            fields = ", ".join(completed.fields)
-            log.info("model '%s': %s of the configuration completed from %s", draft.name, fields, described.source)
+        complete_from(draft, described, backend, options)
         return described
     # A mapping with fields of the configuration, as from `auto_complete_config` of a model.py.
     if described is not None:
         draft.update(described)
     return None
+
+
+def complete_from(draft: Draft, described: Description, backend: Backend, options: LoadOptions) -> None:
+    """Fills in what the configuration leaves open, from a description. Raises Invalid."""
+    completed = draft.complete(described, _default_max_batch_size(options.settings(backend.traits.name)))
+    for warning in completed.warnings:
+        log.warning("%s", warning)
+    if completed.fields:
+        fields = ", ".join(completed.fields)
+        log.info("model '%s': %s of the configuration completed from %s", draft.name, fields, described.source)
 
 
 def _completes(traits: Traits, draft: Draft) -> bool:

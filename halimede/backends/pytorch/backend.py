@@ -19,10 +19,11 @@ from halimede.backends.pytorch.models import ScriptSource, Source, TorchModel, m
 from halimede.backends.pytorch.module import ModuleSource
 from halimede.backends.pytorch.package import PackageSource
 from halimede.backends.pytorch.parameters import Options, options_of
+from halimede.backends.pytorch.probe import probe_script
 from halimede.backends.pytorch.program import Program, ProgramSource
 from halimede.backends.pytorch.script import describe_script, find_file, refusal_of
-from halimede.config.model_config import Description, Incomplete, ModelConfig
-from halimede.errors import Cause, Error, Internal
+from halimede.config.model_config import DescribedTensor, Description, Incomplete, ModelConfig
+from halimede.errors import Cause, Error, Internal, Invalid
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,13 @@ class PyTorchBackend(BaseBackend):
             if not asked.value(field):
                 raise _lacking(field)
         return None
+
+    def probe(self, given: Sequence[DescribedTensor], folder: ModelFolder, filename: str) -> Description:
+        """Runs a TorchScript model. Raises Error."""
+        path = find_file(folder, filename, folder.model.name)
+        if kind_of(path) is Kind.EXPORTED:
+            raise Invalid("an exported program says what its inputs are: leave out --input")
+        return probe_script(path, folder.model.name, given)
 
     def _program(self, folder: ModelFolder, filename: str, name: str) -> Program | None:
         """The exported program of a version; None if the file is a package. Raises Error."""
