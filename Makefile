@@ -18,7 +18,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-trees test-dali test-azure test-gpu unit check format conformance rows bench soak profile demo protocol audit clean
+.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-trees test-dali test-azure test-gpu unit check format conformance rows bench soak profile demo protocol audit clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -26,6 +26,10 @@ help: ## list the targets
 serve: compiled demo ## install, build the demo models, serve them on ports 8000, 8001 and 8002, with the console on 8003
 	@exec $(BIN)/halimede serve --model-repository=$(REPOSITORY) --console-port=8003 \
 	  --metrics-config=summary_latencies=true $(SERVE_FLAGS)
+
+serve-torch: compiled demo $(TORCH)/.ready ## the same for models of PyTorch: digits and MiniLM, as TorchScript and exported
+	@PYTHONPATH=$(abspath $(TORCH)) $(BIN)/python examples/torch_models.py
+	@PYTHONPATH=$(abspath $(TORCH)) exec $(BIN)/halimede serve --model-repository=examples/torch_repository $(SERVE_FLAGS)
 
 test: unit compiled ## run all tests; the servers run compiled if there is a C compiler
 	HALIMEDE_COMPILED=$(if $(CI),only,$(or $(HALIMEDE_COMPILED),on)) $(BIN)/python -m pytest $(SERVERS) \
@@ -174,7 +178,7 @@ $(VENV)/.openvino: $(VENV)/.dev
 
 # Both servers load these packages. numpy is left out, because each server has its own version. They are outside of the
 # virtual environment, so that a server without them is tested, too.
-$(TORCH)/.ready: $(VENV)/.dev
+$(TORCH)/.ready: $(VENV)/.demo
 	@echo "Installing torch in $(TORCH) ..."
 	@rm -rf $(TORCH)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --target $(TORCH) torch==2.13.0 safetensors
@@ -199,4 +203,4 @@ audit: $(VENV)/.dev ## look up the locked packages in the database of known vuln
 	@$(BIN)/python -m tools.audit .cache/audit/bin/pip-audit
 
 clean: ## remove what the targets created, except the virtual environment
-	rm -rf $(REPOSITORY) .cache .mypy_cache .pytest_cache .ruff_cache build
+	rm -rf $(REPOSITORY) examples/torch_repository .cache .mypy_cache .pytest_cache .ruff_cache build

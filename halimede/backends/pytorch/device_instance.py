@@ -113,6 +113,7 @@ class DeviceInstance:
 
     def close(self) -> None:
         self._device.close()
+        self._runner.close()
 
 
 def _is_out_of_memory(error: Exception | BaseException | None) -> bool:

@@ -54,7 +54,7 @@ class HostInstance:
         return runner.arrays(runner.run(given))
 
     def close(self) -> None:
-        """The module is the model's."""
+        self._runner.close()
 
 
 def _ordered(runner: Runner, config: ModelConfig) -> list[tuple[str, DataType]]:

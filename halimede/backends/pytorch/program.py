@@ -6,9 +6,11 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
+from torch.export.passes import move_to_device_pass
 from torch.utils import _pytree as pytree
 
 from halimede.backends.pytorch.binding import Binding
@@ -20,6 +22,8 @@ from halimede.backends.pytorch.values import DATATYPES_OF
 from halimede.config.model_config import BatchDimension, DescribedTensor, Description, ModelConfig
 from halimede.errors import Cause, Internal, Invalid, Unsupported
 
+_READING = Lock()
+"""torch reads one program at a time: the state of its reader is of the process."""
 _OBJECTS = ("custom_obj", "opaque_obj")
 """What the names of pickled objects begin with."""
 _MOST_ROWS = 1 << 16
@@ -45,7 +49,8 @@ class Program:
         try:
             if not pickles:
                 _check_pickles(path)
-            self.program = torch.export.load(str(path))
+            with _READING:
+                self.program = torch.export.load(str(path))
         except Unsupported:
             raise
         except Exception as error:
@@ -105,7 +110,7 @@ class Program:
         """The program on a device, or with None where its tensors are."""
         program = self.program
         if device is not None and device.type != "cpu":
-            program = torch.export.passes.move_to_device_pass(program, device)
+            program = move_to_device_pass(program, device)
         mutates = bool(program.graph_signature.buffers_to_mutate)
         inputs = bool(program.graph_signature.user_inputs_to_mutate)
         call = _flat(program.module(), program.call_spec.in_spec, self.constants)

@@ -5,8 +5,8 @@ Every batch passes here. On the thread that runs the batch.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import torch
 
@@ -30,7 +30,6 @@ class Loaded:
     call: Callable[..., Any]
     effects: Effects
     batches: bool = True
-    close: Callable[[], None] = field(default=lambda: None)
 
 
 class Runner:
@@ -46,6 +45,10 @@ class Runner:
             torch.inference_mode if options.inference_mode else torch.no_grad
         )
         self._is_plain = options.optimized and not options.sets_jit
+
+    def close(self) -> None:
+        """Lets go of the module: a late reference to an instance holds no memory of it."""
+        self._call = _closed
 
     def run(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """The results in order. Raises Error with the words of `texts`."""
@@ -96,6 +99,10 @@ class Runner:
             else:
                 outputs[output.name] = array_of(value, output.datatype, own)
         return outputs
+
+
+def _closed(*arguments: Any) -> NoReturn:
+    raise RuntimeError("this instance is closed")
 
 
 def _settings(options: Options) -> AbstractContextManager[object]:

@@ -127,16 +127,16 @@ class _warnings_of:  # noqa: N801 - used as a function
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self._caught = warnings.catch_warnings(record=True)
-        self._list: list[warnings.WarningMessage] = []
+        self._catcher = warnings.catch_warnings(record=True)
+        self._caught: list[warnings.WarningMessage] | None = None
 
     def __enter__(self) -> None:
         _CATCHING.acquire()  # the filters of warnings are of the whole process
-        self._list = self._caught.__enter__() or []
+        self._caught = self._catcher.__enter__()
         warnings.simplefilter("always")
 
     def __exit__(self, *reason: Any) -> None:
-        self._caught.__exit__(*reason)
+        self._catcher.__exit__(*reason)
         _CATCHING.release()
-        for text in dict.fromkeys(str(each.message) for each in self._list):
+        for text in dict.fromkeys(str(each.message) for each in self._caught or ()):
             log.info("model '%s': torch warns: %s", self._model, text.strip())
