@@ -66,7 +66,7 @@ def test_servers_are_tested_in_the_form_that_is_wanted(environment: Path, variab
 def test_paths_that_are_named_exist(name: str) -> None:
     """A file that was renamed would leave out its tests, or the lane that its changes ask for, without a word."""
     paths = re.findall(r"(?<![\w./-])(?:halimede|tests|tools|bench|examples)/[\w./*-]+", (ROOT / name).read_text())
-    made_by_make = ("examples/model_repository", "bench/results")
+    made_by_make = ("examples/model_repository", "examples/torch_repository", "bench/results")
     named = [path for path in paths if not path.startswith(made_by_make)]
     assert len(named) > 8
     assert [path for path in named if not any(ROOT.glob(path))] == []
