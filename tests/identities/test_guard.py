@@ -7,7 +7,15 @@ from datetime import UTC, datetime
 import pytest
 
 from halimede.errors import Forbidden, TooMany, Unauthenticated
-from halimede.identities.guard import AMBIGUOUS, NO_KEY, WRONG_KEY, Guard, everyone
+from halimede.identities.guard import (
+    AMBIGUOUS,
+    MAX_KNOWN_CHARACTERS,
+    MAX_KNOWN_HEADERS,
+    NO_KEY,
+    WRONG_KEY,
+    Guard,
+    everyone,
+)
 from halimede.identities.keys import PREFIX, new_key
 from halimede.identities.roles import Right
 from halimede.identities.values import Identity
@@ -49,6 +57,30 @@ def test_wrong_keys_look_alike(header: str) -> None:
     with pytest.raises(Unauthenticated) as caught:
         rig.guard.admit(header)
     assert str(caught.value) == WRONG_KEY
+
+
+def test_header_is_remembered_only_while_its_key_is_valid() -> None:
+    rig = Rig(Identity("alice", ("infer",), (STORED,)))
+    for header in (f"Bearer {KEY}", f"Bearer {KEY}".encode()):
+        for _ in range(3):
+            assert rig.guard.admit(header).name == "alice"
+            with pytest.raises(Unauthenticated):
+                rig.guard.admit(header[:-1])
+    rig.replace(Identity("bob", ("infer",), (STORED,)))
+    assert rig.guard.admit(f"Bearer {KEY}").name == "bob"
+    rig.replace()
+    for header in (f"Bearer {KEY}", f"Bearer {KEY}".encode()):
+        with pytest.raises(Unauthenticated):
+            rig.guard.admit(header)
+
+
+def test_many_forms_of_a_header_take_little_memory() -> None:
+    """Whoever has a key can write its header in any number of ways."""
+    rig = Rig(Identity("alice", ("infer",), (STORED,)))
+    for spaces in range(3 * MAX_KNOWN_HEADERS):
+        assert rig.guard.admit("Bearer " + " " * (spaces % 200) + KEY + " " * (spaces // 200)).name == "alice"
+    assert len(rig.guard._known) <= MAX_KNOWN_HEADERS
+    assert max(map(len, rig.guard._known)) <= MAX_KNOWN_CHARACTERS
 
 
 def test_request_without_a_key_is_anonymous_if_the_file_says_so() -> None:

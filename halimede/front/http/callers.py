@@ -29,9 +29,8 @@ class HttpOfCallers:
         self._fronts: dict[Caller, FrontEnd] = {}
 
     def handle(self, exchange: HttpExchange) -> None:
-        given = exchange.headers.get(AUTHORIZATION)
         try:
-            caller = self._guard.admit(None if given is None else given.decode("latin-1"))
+            caller = self._guard.admit(exchange.headers.get(AUTHORIZATION))
         except Error as error:
             self._guard.note_refusal(error, exchange.peer)
             refuse(exchange, error)
