@@ -89,6 +89,11 @@ _RESERVED = frozenset(
 )
 
 
+def hiding_keys(search: Search) -> Search:
+    """Returns a search that never finds the header with the key of a caller, which is no business of models."""
+    return lambda name: search(name) if name.lower() != "authorization" else None
+
+
 def forward_headers(search: Search, headers: Iterable[tuple[str, str]], request: InferRequest) -> None:
     """Adds the headers with matching names to the parameters of a request. Of equal names the last counts. Raises
     Invalid for a name that the server itself uses (H25)."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halimede.engine_port import EnginePort
-from halimede.front.access import Access, Category
+from halimede.front.access import Access, Category, hiding_keys
 from halimede.front.caller_port import CallerPort, StreamPort
 from halimede.front.delaying_port import DelayingPort
 from halimede.front.grpc.callers import GrpcOfCallers
@@ -254,7 +254,8 @@ def is_exposed(options: ServerOptions) -> bool:
 
 def _access(keys: Mapping[str, tuple[str, str]], forward_pattern: str, caller: Caller | None) -> Access:
     """The access rules of a front end. Without a pattern no header is forwarded."""
-    return Access(keys, search_of(forward_pattern) if forward_pattern else None, caller)
+    forward = search_of(forward_pattern) if forward_pattern else None
+    return Access(keys, forward if forward is None or caller is None else hiding_keys(forward), caller)
 
 
 def buffered_bytes(options: ServerOptions) -> BufferedBytes:

@@ -30,6 +30,15 @@ from tests.compat.serving import Serving, write_held_model, write_model
 from tests.transport.certificates import Certificates, certificates
 
 SECONDS = 60.0
+PARAMETERS = """import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        texts = [np.array([request.parameters()], dtype=object) for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", text)]) for text in texts]
+"""
 MODEL = "plain"
 
 
@@ -80,9 +89,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     repository = folder / "models"
     write_model(repository, MODEL, "INT32", max_batch_size=8)
     write_held_model(repository)
+    (write_model(repository, "parameters", "BYTES", backend="python") / "model.py").write_text(PARAMETERS)
     keys = {name: auth(folder, "add", name, f"--role={role}", *more) for name, (role, *more) in IDENTITIES.items()}
     auth(folder, "add", "anonymous", "--role=health")
-    flags = (f"--auth={folder}/auth.toml", f"--audit-file={folder}/audit", "--http-metrics=true")
+    forwarded = ("--http-header-forward-pattern=^(auth|x-)", "--grpc-header-forward-pattern=^(auth|x-)")
+    flags = (f"--auth={folder}/auth.toml", f"--audit-file={folder}/audit", "--http-metrics=true", *forwarded)
     with Serving(
         repository, folder / "log", *flags, "--model-control-mode=explicit", "--load-model=*", "--allow-client-shm=true"
     ) as serving:
@@ -180,6 +191,14 @@ def stream_one(guarded: Guarded, name: str) -> Any:
 def test_stream(guarded: Guarded) -> None:
     assert stream_one(guarded, "app").as_numpy("OUTPUT0").tolist() == [[1, 2, 3]]
     assert "PERMISSION_DENIED" in str(stream_one(guarded, "grafana"))
+
+
+def test_models_do_not_see_keys(guarded: Guarded) -> None:
+    for client, module in ((http(guarded), httpclient), (rpc(guarded), grpcclient)):
+        given = module.InferInput("INPUT0", [1], "BYTES").set_data_from_numpy(np.array([b"x"], dtype=object))
+        with client:
+            answer = client.infer("parameters", [given], headers={**guarded.header("app"), "x-a": "b"})
+        assert json.loads(answer.as_numpy("OUTPUT0")[0]) == {"x-a": "b"}
 
 
 def test_rate(guarded: Guarded) -> None:

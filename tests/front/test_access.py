@@ -1,7 +1,7 @@
 import pytest
 
 from halimede.errors import Invalid
-from halimede.front.access import Access, Category, forward_headers
+from halimede.front.access import Access, Category, forward_headers, hiding_keys
 from halimede.options import search_of
 from halimede.options.kinds import CATEGORIES
 from halimede.requests import InferRequest, Parameters
@@ -12,6 +12,13 @@ def forwarded(pattern: str, *headers: tuple[str, str], parameters: Parameters | 
     request.parameters = parameters
     forward_headers(search_of(pattern), headers, request)
     return request.parameters
+
+
+def test_key_of_a_caller_is_never_forwarded() -> None:
+    request = InferRequest("m")
+    headers = [("Authorization", "Bearer x"), ("authorization", "y"), ("x-authorization", "z")]
+    forward_headers(hiding_keys(search_of("auth")), headers, request)
+    assert request.parameters == {"x-authorization": "z"}
 
 
 def test_categories_are_those_of_the_command_line() -> None:
