@@ -77,6 +77,21 @@ def test_change_is_taken(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert "was read again: added 'bob'" in caplog.text
 
 
+def test_secret_of_a_cluster_is_swapped_as_a_whole(tmp_path: Path) -> None:
+    """Kubernetes mounts a secret as links into a directory, and replaces the directory's link."""
+    for name, text in (("1", ALICE), ("2", "[bob]\nroles = ['infer']\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "auth.toml").write_text(text)
+        (tmp_path / name / "auth.toml").chmod(0o440)
+    (tmp_path / "..data").symlink_to("1")
+    (tmp_path / "auth.toml").symlink_to("..data/auth.toml")
+    rig = Rig(tmp_path / "auth.toml")
+    (tmp_path / "next").symlink_to("2")
+    (tmp_path / "next").replace(tmp_path / "..data")
+    rig.look()
+    assert rig.names == ["bob"]
+
+
 def test_mistake_changes_nothing_and_is_told_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(path)
     path.write_text("[alice")
