@@ -213,10 +213,7 @@ class Guard:
             if found is None:
                 raise Unauthenticated(NO_KEY)
             caller = found
-        if caller.expires < math.inf and self._now() >= caller.expires:
-            raise Unauthenticated(WRONG_KEY)
-        if caller.account.rate:
-            self.count(caller)
+        self.count(caller)
         return caller
 
     def note_refusal(self, error: Error, peer: str) -> None:
@@ -230,9 +227,10 @@ class Guard:
         log.warning("a request from %s was refused: %s%s", peer or "a Unix socket", error, more)
 
     def count(self, caller: Caller) -> None:
-        """Counts a request of a caller. Raises TooMany."""
-        error = caller.account.spend(self._clock())
-        if error is not None:
+        """Counts a request of a caller. Raises TooMany, or Unauthenticated if the caller has expired."""
+        if caller.expires < math.inf and self._now() >= caller.expires:
+            raise Unauthenticated(WRONG_KEY)
+        if caller.account.rate and (error := caller.account.spend(self._clock())) is not None:
             raise error
 
     def _of_header(self, authorization: str | bytes) -> Caller:

@@ -1,6 +1,7 @@
 """The engine as one caller may use it, and the audit of what callers change."""
 
 import logging
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -139,6 +140,17 @@ def test_stream_outlives_neither_its_key_nor_its_role() -> None:
     assert isinstance(reply.answers[0][0], Forbidden)
     rig.guard.replace({})
     port.infer(InferRequest("m"), reply := RecordingReply())
+    assert isinstance(reply.answers[0][0], Unauthenticated)
+
+
+def test_stream_ends_with_the_time_of_its_identity() -> None:
+    now = 10.0
+    identity = Identity("alice", ("infer",), (STORED,), expires=datetime.fromtimestamp(20, UTC))
+    guard = Guard({"alice": identity}, clock=lambda: 0.0, now=lambda: now)
+    port = StreamPort(FakePort(), guard.admit(f"Bearer {KEY}"), guard.count)
+    assert port.infer(InferRequest("m"), RecordingReply()) > 0
+    now = 20.0
+    assert port.infer(InferRequest("m"), reply := RecordingReply()) == 0
     assert isinstance(reply.answers[0][0], Unauthenticated)
 
 
