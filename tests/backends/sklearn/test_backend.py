@@ -18,7 +18,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from halimede.backends.api import ModelFolder
 from halimede.backends.sklearn.backend import SklearnBackend, SklearnInstance
 from halimede.errors import Cause, Internal, Invalid, Unavailable, Unknown
-from halimede.tensors import FP32, FP64, INT64
+from halimede.tensors import FP32, INT64
 from tests.backends.fakes import (
     Array,
     FakeBatch,
@@ -111,7 +111,7 @@ def test_configuration_is_completed(rig: Rig) -> None:
     assert [(each.name, each.datatype, each.shape) for each in described.inputs] == [("predict", FP32, (-1, 4))]
     assert [(each.name, each.datatype, each.shape) for each in described.outputs] == [
         ("predict", INT64, (-1, 1)),
-        ("predict_proba", FP64, (-1, 2)),
+        ("predict_proba", FP32, (-1, 2)),
     ]
     assert described.max_batch_size == 8192
     rig.dump(LinearRegression().fit(ROWS, ROWS[:, :2]))
