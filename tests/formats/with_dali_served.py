@@ -1,7 +1,9 @@
 """Pipelines on a running server, with the official clients, and the commands of docs/dali.md."""
 
+import io
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
@@ -11,10 +13,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from PIL import Image
 
 from tests.backends.dali.pipelines import SIDE, decoded, frames, jpeg, pictures, serialized, video
 from tests.compat.serving import Serving
 
+DEMO = Path(__file__).resolve().parents[2] / "examples" / "dali"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dali.md"
 LIMIT = 60.0
 
@@ -52,17 +56,18 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     page = models / "page" / "1"
     page.mkdir(parents=True)
     (page / "dali.py").write_text(source_of_the_page())
+    shutil.copytree(DEMO / "picture_decoder", models / "picture_decoder")
     with Serving(models, folder / "server.log") as server:
         server.wait_until_live()
         yield server
         assert server.stop() == 0, server.log_text()[-3000:]
 
 
-def asked(serving: Serving, model: str, data: Any, *outputs: str) -> dict[str, Any]:
+def asked(serving: Serving, model: str, data: Any, *outputs: str, name: str = "IMAGE") -> dict[str, Any]:
     """The outputs by name, which must be the same over HTTP and gRPC."""
     answers = []
     for library, url in ((httpclient, serving.http_url), (grpcclient, serving.grpc_url)):
-        given = library.InferInput("IMAGE", [1, data.size], "UINT8")
+        given = library.InferInput(name, [1, data.size], "UINT8")
         given.set_data_from_numpy(data[np.newaxis])
         wanted = [library.InferRequestedOutput(each) for each in outputs]
         with library.InferenceServerClient(url) as client:
@@ -153,3 +158,20 @@ def test_request_without_its_input(serving: Serving) -> None:
     status, answer = serving.ask("/v2/models/pictures/infer", json.dumps({"inputs": []}).encode())
     assert status == 400
     assert "expected 1 inputs but got 0 inputs" in answer["error"]
+
+
+def test_decoder_for_the_demo_gives_the_pixels_of_pillow(serving: Serving) -> None:
+    y, x = np.mgrid[0:150, 0:200]
+    pixels = np.stack([x, y, (x + y) // 2], axis=2).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    data = np.frombuffer(buffer.getvalue(), np.uint8)
+    found = asked(serving, "picture_decoder", data, "picture", name="FILE")["picture"][0]
+    small = Image.fromarray(pixels).resize((64, 64), Image.Resampling.BILINEAR)
+    expected = np.asarray(small, np.float32).transpose(2, 0, 1) / 255
+    assert np.abs(found - expected).max() < 0.02
+    # The ensemble of the demo has it as its first step, and otherwise the demo's models.
+    config = (DEMO / "shapes_dali" / "config.pbtxt").read_text()
+    demo = (DEMO.parent / "models" / "shapes" / "config.pbtxt").read_text()
+    steps = [re.findall(r'model_name: "(\w+)"', text) for text in (config, demo)]
+    assert steps == [["picture_decoder", *steps[1][1:]], ["image_decoder", *steps[1][1:]]]

@@ -211,6 +211,16 @@ def test_file_of_an_old_configuration_that_was_written_again(rig: Rig) -> None:
     np.testing.assert_array_equal(results[0], results[1])
 
 
+@pytest.mark.rows("BX2")
+def test_old_binary_file(rig: Rig) -> None:
+    """`old.model` was written by XGBoost 3.0.5, which can still write this format, with these predictions."""
+    (rig.version / "xgboost.model").write_bytes(Path(__file__).with_name("old.model").read_bytes())
+    given = np.array([[0] * 8, [1] * 8, [-1] * 8, [1, -1] * 4], np.float32)
+    expected = [0.5642397999763489, 0.471250057220459, 0.5642397999763489, 0.3686869144439697]
+    config = config_of([1], {"is_classifier": "true", "predict_proba": "true"})
+    np.testing.assert_allclose(rig.predict(config, given), expected, atol=1e-6)
+
+
 @pytest.mark.rows("BX13")
 def test_field_that_the_reader_does_not_know(rig: Rig) -> None:
     document = json.loads(of_xgboost("regression").save_raw("json"))
