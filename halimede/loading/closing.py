@@ -78,6 +78,7 @@ class Closing:
         await self._threads.close(close)
         if served is not None:
             self._gone(served)
+            served.forget()
         self._memory.request()
         # Not before: an instance keeps its resources until its last batch has ended, which may be after the last
         # response (S100).

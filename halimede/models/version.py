@@ -4,6 +4,7 @@ Event-loop thread only.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from time import monotonic_ns
 
@@ -20,7 +21,7 @@ from halimede.backends.api import (
 from halimede.config import ModelConfig
 from halimede.errors import Error
 from halimede.models.checks import OutputShapes, RequestCheck
-from halimede.models.loader import LoadedVersion
+from halimede.models.loader import LoadedVersion, NoModel
 from halimede.models.policies import policy_for, ragged_of, sequence_policy
 from halimede.models.readiness import ask_all
 from halimede.models.resizing import InstancesNow, Resized, Signature, Vacant, signatures_of
@@ -323,6 +324,14 @@ class ModelVersion:
         """Closes the instances and the model, when no batch runs any more (`when_batches_end`). Called on a closing
         thread; may block, does not raise."""
         self.loaded.close(self.instances)
+
+    def forget(self) -> None:
+        """Lets go of the closed model and its instances, so that their memory is free at once. The version itself is
+        part of cycles, and Python's collector never looks at objects that were there when the server had started."""
+        self.instances.clear()
+        self._supervised.clear()
+        self._self_assessing.clear()
+        self.loaded = replace(self.loaded, model=NoModel(), instances=())
 
     def _over(self, inference: Inference) -> None:
         self.held -= 1

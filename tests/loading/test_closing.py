@@ -1,16 +1,20 @@
 """When versions are closed, and when free memory is returned to the system."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from threading import Event
 from typing import Any, cast
+from weakref import ref
 
 from halimede.backends.api import Batch, Responses
 from halimede.engine.engine import EngineLoop
 from halimede.loading.closing import MEMORY_RETURN_SECONDS, Closing, MemoryReturn
 from halimede.loading.concurrency import LoadThreads
 from halimede.loading.uploads import Uploads
+from halimede.models.loader import LoadedVersion
 from halimede.models.version import ModelVersion
 from tests.fakes import PATIENCE, RecordingObserver, RecordingReply
 from tests.models.configs import asking, config_of, given, spec
@@ -129,3 +133,30 @@ def test_version_is_closed_when_its_last_batch_has_ended() -> None:
         closing.end()
 
     asyncio.run(scenario())
+
+
+def test_closed_model_is_free_without_the_collector() -> None:
+    """The collector is off: a model of the start belongs to objects that it never looks at."""
+    tensor = spec("x", "INT32", [1])
+    opened = replace(loaded(config_of(tensor, outputs=[tensor])), instances=[LingeringInstance()])
+    parts: list[ref[Any]] = [ref(part) for part in (opened.model, *opened.instances)]
+
+    async def scenario(opened: LoadedVersion) -> None:
+        loop, threads = asyncio.get_running_loop(), InlineThreads()
+        gone = loop.create_future()
+        version = ModelVersion(opened, EngineLoop(loop), RecordingObserver(), lambda inference: None)
+        closing = Closing(loop, threads, Uploads(threads), gone.set_result)
+        version.retire(partial(closing.close_served, version))
+        del opened, version
+        await asyncio.wait_for(gone, PATIENCE)
+        closing.end()
+
+    gc.disable()
+    try:
+        running = scenario(opened)
+        del opened
+        asyncio.run(running)
+        del running
+        assert [part() for part in parts] == [None, None]
+    finally:
+        gc.enable()

@@ -381,6 +381,8 @@ class Serving:
         """After everything that was begun is over."""
         self.begin_close().result(PATIENCE)
         self.loaded.close()
+        self._loop.do(self.version.forget)
+        self.loaded = self.version.loaded
 
 
 class Bench:
