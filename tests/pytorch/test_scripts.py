@@ -508,3 +508,13 @@ def test_input_that_a_module_writes_into_is_a_copy(served: Served) -> None:
         answer = served.infer(name, {"IN": ("FP32", [1] * 1024)})
         assert (answer["A"][0], answer["B"][0]) == (2, 1)
         time.sleep(0)
+
+
+@pytest.mark.rows("BC12")
+def test_profiles_are_for_another_backend(served: Served) -> None:
+    group = 'instance_group [ { profile: [ "1" ] } ]\n'
+    name = served.write(ECHO + group, saved(scripts.Echo()))
+    assert (
+        f"instance group {name}_0 of model {name} and platform pytorch_libtorchspecifies profile field which is only "
+        "supported for TensorRT models"
+    ) in served.load(name)
