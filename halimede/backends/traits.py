@@ -48,6 +48,11 @@ class Format:
     directory: bool | None = None
     ending: str = ""
     """The file name extension that `halimede init` accepts, such as ".pt"; empty if it accepts none."""
+    companion: str = ""
+    """The extension of a second file of the model, which `halimede init` copies too, such as ".bin"; empty if it has
+    none."""
+    marker: str = ""
+    """The file in a directory by which `halimede init` recognizes it; if empty, one called `filename`."""
     fills_version: bool = False
     """Whether a directory that `halimede init` gets becomes the version directory itself, not a directory in it."""
 

@@ -108,10 +108,11 @@ def _kind_of(source: Path) -> Kind:
     if not source.exists():
         raise Invalid(f"'{source}' does not exist")
     for kind in kinds():
-        if (source / kind.filename).is_file() or (source.is_file() and source.suffix.lower() == kind.format.ending):
+        inside = source / (kind.format.marker or kind.filename)
+        if inside.is_file() or (source.is_file() and source.suffix.lower() == kind.format.ending):
             return kind
     endings = " or ".join(kind.format.ending for kind in kinds())
-    folders = " or a ".join(kind.filename for kind in kinds() if _may_be_directory(kind))
+    folders = " or a ".join(kind.format.marker or kind.filename for kind in kinds() if _may_be_directory(kind))
     raise Invalid(f"'{source}' is not a model of a known kind: a file {endings}, or a directory with a {folders}")
 
 
@@ -177,6 +178,9 @@ def _beside(folder: Path) -> Iterator[Path]:
 def _copy(source: Path, version: Path, kind: Kind) -> None:
     if source.is_file():
         shutil.copyfile(source, version / kind.filename)
+        companion = source.with_suffix(kind.format.companion)
+        if kind.format.companion and companion.is_file():
+            shutil.copyfile(companion, (version / kind.filename).with_suffix(kind.format.companion))
         return
     ignored = shutil.ignore_patterns("__pycache__", ".git")
     place = version if kind.format.fills_version else version / kind.filename

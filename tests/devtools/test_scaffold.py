@@ -10,6 +10,7 @@ from halimede.devtools.scaffold import Begun, begin
 from halimede.errors import Error
 from halimede.options import ServerOptions
 from tests.backends.onnx_models import add_and_subtract, identity
+from tests.backends.tensorflow.protos import saved_model, signature
 
 _COMPLETES = """class TritonPythonModel:
     @staticmethod
@@ -89,6 +90,19 @@ def test_directory_with_data_is_copied_whole(tmp_path: Path) -> None:
     assert check([str(tmp_path / "models")], ServerOptions()).all_problems == []
 
 
+def test_directory_is_recognized_by_a_file_in_it(tmp_path: Path) -> None:
+    """A SavedModel, whose configuration is completed without TensorFlow."""
+    source = tmp_path / "exported"
+    source.mkdir()
+    content = signature({"x": ("FP32", [-1, 4])}, {"y": ("FP32", [-1, 2])})
+    (source / "saved_model.pb").write_bytes(saved_model({"serving_default": content}))
+    begun = made(source, tmp_path / "models")
+    assert (begun.folder / "1" / "model.savedmodel" / "saved_model.pb").is_file()
+    config = read(begun.folder, strict=True).finish()
+    assert (config.platform, config.max_batch_size) == ("tensorflow_savedmodel", 4)
+    assert [(s.name, s.dims) for s in (*config.inputs, *config.outputs)] == [("x", (4,)), ("y", (2,))]
+
+
 def test_code_without_declarations_gets_a_skeleton(tmp_path: Path) -> None:
     begun = made(write(tmp_path, "m.py", _SILENT), tmp_path / "models")
     assert len(begun.notes) == 1
@@ -101,7 +115,7 @@ def test_code_without_declarations_gets_a_skeleton(tmp_path: Path) -> None:
         ("m.onnx", b"<html>", "onnx runtime error"),
         ("m.py", "class TritonPythonModel:\n  def", "1/model.py:2: "),
         ("m.py", _COMPLETES.replace("return config", "raise OSError('no net')"), "no net"),
-        ("m.txt", b"", "is not a model of a known kind"),
+        ("m.zip", b"", "is not a model of a known kind"),
     ],
 )
 def test_failed_init_leaves_nothing(name: str, content: bytes | str, text: str, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import tritonclient.http as httpclient
 from openvino import opset15 as ops
 from tritonclient.utils import InferenceServerException
 
+from halimede.devtools.scaffold import begin
+from halimede.options import ServerOptions
 from tests.backends import onnx_models
 from tests.compat.serving import Serving
 from tests.formats.openvino_models import KINDS, function, identity, parameter, save, summing, twice
@@ -373,3 +375,10 @@ def test_states_are_those_of_the_sequence(served: Served) -> None:
     assert [tell(1, 1, start=True), tell(2, 10, start=True)] == [1, 10]
     assert [tell(1, 2), tell(2, 20), tell(1, 3, end=True)] == [3, 30, 6]
     assert [tell(2, 30, end=True), tell(1, 5, start=True, end=True)] == [60, 5]
+
+
+def test_init_copies_both_files_of_a_model(tmp_path: Path) -> None:
+    source = save(_with_weights(), tmp_path, "net.xml")
+    begun = begin(source, tmp_path / "models", "", ServerOptions())
+    assert [path.name for path in begun.files] == ["model.bin", "model.xml", "config.pbtxt"]
+    assert "dims: [ 1000 ]" in (begun.folder / "config.pbtxt").read_text()

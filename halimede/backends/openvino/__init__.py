@@ -7,7 +7,7 @@ from halimede.backends.traits import Format, Home, Traits
 TRAITS = Traits(
     "openvino",
     "halimede.backends.openvino.backend:OpenVinoBackend",
-    formats=(Format("model.xml", ending=".xml"),),
+    formats=(Format("model.xml", directory=False, ending=".xml", companion=".bin"),),
     aliases=("open_vino", "ov"),
     extra="openvino",
     tensors_only=True,

@@ -11,7 +11,9 @@ TRAITS = Traits(
     "tensorflow",
     "halimede.backends.tensorflow.backend:TensorFlowBackend",
     formats=(
-        Format("model.savedmodel", "tensorflow_savedmodel", directory=True, ending=".savedmodel"),
+        Format(
+            "model.savedmodel", "tensorflow_savedmodel", directory=True, ending=".savedmodel", marker="saved_model.pb"
+        ),
         Format("model.graphdef", "tensorflow_graphdef", directory=False, ending=".graphdef"),
     ),
     guesses_format=False,  # a configuration with only the backend may mean either format
