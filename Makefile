@@ -18,7 +18,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-trees test-dali test-azure test-gpu unit check format conformance rows bench soak profile demo protocol audit clean
+.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-formats test-trees test-dali test-azure test-gpu unit check format conformance rows bench soak profile demo protocol audit clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -69,6 +69,10 @@ test-trees: $(VENV)/.trees ## test forests and estimators with the libraries tha
 test-tensorflow: $(VENV)/.tflite $(TENSORFLOW)/.models ## test models of TensorFlow and TensorFlow Lite (downloads 400 MB)
 	HALIMEDE_TENSORFLOW=$(abspath $(TENSORFLOW)) $(BIN)/python -m pytest $(SERVERS) \
 	  tests/formats/with_tflite*.py tests/formats/with_tensorflow*.py
+
+test-formats: $(VENV)/.openvino $(VENV)/.tflite $(TENSORFLOW)/.ready $(TORCH)/.ready ## ask the same models in all formats the same questions (downloads 2 GB)
+	HALIMEDE_TENSORFLOW=$(abspath $(TENSORFLOW)) HALIMEDE_TORCH=$(abspath $(TORCH)) \
+	  $(BIN)/python -m pytest tests/formats/with_all_formats.py
 
 test-azure: $(VENV)/.dev $(AZURITE)/.ready ## test models in an emulator of Azure Blob Storage (needs npm, downloads 190 MB)
 	HALIMEDE_AZURITE=$(abspath $(AZURITE))/node_modules/.bin/azurite-blob \
