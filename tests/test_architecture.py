@@ -68,7 +68,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "serving": "identities console version traces front engine_port transport options platform errors",
             "binding": "backends backends.registry serving engine loading models config options tensors errors "
             "platform",
-            "perf": "http_client options protocol tensors transport errors version",
+            "perf": "http_client options platform protocol tensors transport errors version",
             "cli": "identities backends.registry devtools checking perf top console serving engine engine_port models "
             "config options requests tensors errors platform version",
             "top": "http_client errors",

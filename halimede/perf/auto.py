@@ -15,6 +15,8 @@ GAIN = 0.05
 """A level is better than another if its throughput is higher by this share."""
 FLAT_LEVELS = 2
 """Levels without a gain after which the search ends."""
+NOISY = 0.2
+"""A share by which windows differ that deserves a remark."""
 ENOUGH = 0.95
 """The best level is the lowest one that has this share of the highest throughput."""
 
@@ -58,13 +60,22 @@ def sentence(model: str, levels: Sequence[Level], final: Level) -> str:
     single = next((level for level in levels if level.value == 1), None)
     if single is not None and final.value != 1:
         found += f"; one client alone waits {_ms(single.client.at(50))}"
-    if is_flat(levels):
-        found += ", and more clients only wait longer"
-    else:
+    if _grows(levels):
         found += f", and throughput still grows at {_clients(levels[-1].value)}"
+    else:
+        found += ", and more clients only wait longer"
+    rates = [window.client.infer_per_sec for window in final.windows]
+    if rates and max(rates) > min(rates) * (1 + NOISY):
+        found += f"; the windows differ by {max(rates) / min(rates) - 1:.0%}, so something else is busy on the machine"
     if final.window.overhead > BUSY_PERCENT:
         found += "; the load processes were busy all the time, so the server may be faster than that"
     return found + "."
+
+
+def _grows(levels: Sequence[Level]) -> bool:
+    """Whether the last level is better than all before it."""
+    rates = [level.client.infer_per_sec for level in levels]
+    return len(rates) < 2 or rates[-1] > max(rates[:-1]) * (1 + GAIN)
 
 
 def _clients(count: float) -> str:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -34,6 +34,7 @@ from halimede.perf.sessions import Sessions
 from halimede.perf.statistics import Level
 from halimede.perf.watch import Interrupt, Watch, live_stream
 from halimede.perf.workload import OTHER_KINDS, Workload, build
+from halimede.platform.limits import allow_many_files
 
 
 def _warn(text: str) -> None:
@@ -51,6 +52,7 @@ def run(options: Options) -> int:
     """Measures and reports. Returns the exit status (X26)."""
     with ExitStack() as stack:
         try:
+            allow_many_files()  # each client has a connection
             if options.compare:
                 return _compare(*options.compare)
             _check_files(options)
@@ -116,6 +118,21 @@ class _Run:
         _refuse_unserved(o)
         target = _try("failed to create client factory", partial(target_of, o))
         server = self._server(target)
+        workload = self._workload(target, server)
+        if o.data_paths:
+            print_now(_read_text(workload))
+        interrupt = Interrupt(print_now)
+        watch = Watch(interrupt, live_stream(o.live), shutil.get_terminal_size().columns)
+        if o.session_concurrency:
+            return self._converse(workload, interrupt, watch)
+        has_statistics = server is not None and "statistics" in _try(
+            "failed to get server extensions", server.extensions
+        )
+        return self._measure(workload, server if has_statistics else None, interrupt, watch)
+
+    def _workload(self, target: Target, server: Server | None) -> Workload:
+        """What to send. Also sets what is asked of the server, and completes the options."""
+        o = self._options
         model = model_of_kind(o) if server is None else self._model(server)
         o = self._options = _completed(o, model)
         _check_model(o, model)
@@ -123,45 +140,27 @@ class _Run:
             _try("failed to set trace settings", partial(server.set_trace, o.trace))
         workload = _try("Failed to init manager inputs", partial(build, o, model, target, server, random.Random()))
         self._stack.callback(workload.close)
-        if o.data_paths:
-            print_now(_read_text(workload))
-        o = self._options = _with_schedule(o, workload)
-        has_statistics = server is not None and "statistics" in _try(
-            "failed to get server extensions", server.extensions
-        )
-        interrupt = Interrupt(print_now)
-        watch = Watch(interrupt, live_stream(o.live), shutil.get_terminal_size().columns)
-        if o.session_concurrency:
-            return self._converse(workload, interrupt, watch)
+        if workload.regions and server is not None:
+            self._stack.callback(_forget_regions, server)
+        self._options = _with_schedule(o, workload)
+        return workload
+
+    def _measure(self, workload: Workload, server: Server | None, interrupt: Interrupt, watch: Watch) -> int:
+        """Runs the load processes, measures, and writes the results. Returns the exit status."""
+        o = self._options
+        metrics = _metrics_reader(o)
         fleet = Fleet()
         self._stack.callback(fleet.close)
         _fill(fleet, workload, o.processes or 1)
         if not o.automatic:
-            print_now(report.settings(o, model)[:-1])
+            print_now(report.settings(o, workload.model)[:-1])
         interrupt.install()
         self._stack.callback(interrupt.remove)
-        metrics = _metrics_reader(o)
-        profiler = Profiler(
-            workload,
-            o,
-            fleet,
-            server if has_statistics else None,
-            metrics,
-            watch,
-            print_now,
-            _warn,
-            partial(_grow, fleet, workload, o.processes),
-        )
+        grow = partial(_grow, fleet, workload, o.processes)
+        profiler = Profiler(workload, o, fleet, server, metrics, watch, print_now, _warn, grow)
         status, failure = SUCCESS, ""
         try:
-            for number in range(o.rounds):
-                if o.rounds > 1:
-                    print_now(f"Round {number + 1} of {o.rounds}")
-                begun = len(profiler.levels)
-                try:
-                    self._search(profiler)
-                finally:
-                    self._rounds.append(profiler.levels[begun:])
+            self._all_rounds(profiler)
         except Interrupted:
             failure = "Received exit signal."
         except Failure as error:
@@ -171,8 +170,19 @@ class _Run:
         watch.clear()
         if failure:
             _warn(failure)
-        self._write(profiler, model, workload)
+        self._write(profiler, workload.model, workload)
         return status
+
+    def _all_rounds(self, profiler: Profiler) -> None:
+        o = self._options
+        for number in range(o.rounds):
+            if o.rounds > 1:
+                print_now(f"Round {number + 1} of {o.rounds}")
+            begun = len(profiler.levels)
+            try:
+                self._search(profiler)
+            finally:
+                self._rounds.append(profiler.levels[begun:])
 
     def _server(self, target: Target) -> Server | None:
         """Whom to ask about the model; None for a service that knows no such questions."""
@@ -300,6 +310,11 @@ class _Run:
         path.write_text(text)
         for name, content in composing_files(levels, model, o.csv_file).items():
             Path(name).write_text(content)
+
+
+def _forget_regions(server: Server) -> None:
+    with suppress(Error):  # the server may be gone
+        server.unregister_all()
 
 
 def _try(what: str, ask: Callable[[], T]) -> T:

@@ -32,9 +32,6 @@ class Range:
     end: float = 1
     step: float = 1
 
-    def is_single(self) -> bool:
-        return self.end != NO_LIMIT and self.end <= self.start
-
 
 @dataclass(frozen=True, slots=True)
 class Tls:

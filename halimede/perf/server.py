@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from halimede.errors import Unavailable
 from halimede.perf.clients.grpc import Channel, GrpcSlot, grpc_head
-from halimede.perf.clients.http1 import Head, HttpSlot
+from halimede.perf.clients.http1 import HttpSlot
 from halimede.perf.clients.io import Io, Slot, Target
 from halimede.perf.options import Options, Tls
 from halimede.perf.requests import framed_message
@@ -303,8 +303,3 @@ def config_of(config: Any) -> dict[str, Any]:
         if config.HasField(name):
             found[name] = {}
     return found
-
-
-def fresh_heads() -> dict[bytes, Head]:
-    """The known heads of answers, for the slots of one process."""
-    return {}

@@ -1,6 +1,5 @@
 """What the records of a window add up to, and what the server did meanwhile. Pure; times are nanoseconds."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
@@ -389,6 +388,3 @@ class Trend:
         """Whether any of the last windows passed a latency; False while there are too few."""
         latencies = self.latencies[-STABILITY_WINDOWS:]
         return len(latencies) == STABILITY_WINDOWS and max(latencies) >= limit
-
-
-NO_WINDOW = math.inf

@@ -83,7 +83,7 @@ def _successes(served: Serving) -> int:
     return int(statistics["model_stats"][0]["inference_stats"]["success"]["count"])
 
 
-@pytest.mark.rows("X3", "X4")
+@pytest.mark.rows("X3")
 @pytest.mark.parametrize("distribution", ["constant", "poisson"])
 def test_server_sees_the_rate_that_was_asked_for(served: Serving, distribution: str) -> None:
     words = ["--request-rate-range", "200", "--request-distribution", distribution, "-p", "1000", "-s", "999"]
@@ -94,7 +94,6 @@ def test_server_sees_the_rate_that_was_asked_for(served: Serving, distribution: 
     assert float(found[1]) == pytest.approx(200, rel=0.15)
 
 
-@pytest.mark.rows("X3")
 def test_intervals_of_a_file_repeat(served: Serving, tmp_path: Path) -> None:
     (tmp_path / "gaps").write_text("5000\n15000\n")
     done = perf(

@@ -57,7 +57,6 @@ def measured(url: str, tmp_path: Path, *words: str) -> dict[str, float]:
     return {"throughput": result["throughput"]} | {name: us / 1e6 for name, us in result["latency_us"].items()}
 
 
-@pytest.mark.rows("X4")
 @pytest.mark.parametrize("load", [0.5, 0.8, 0.95])
 def test_open_loop_reports_the_latencies_of_theory(load: float, tmp_path: Path) -> None:
     rate = round(load * PLACES / SERVICE, 3)

@@ -79,7 +79,7 @@ def payload(text: str, **more: Any) -> dict[str, Any]:
     return {"payload": [{"model": "gpt", "messages": [{"role": "user", "content": text}], **more}]}
 
 
-@pytest.mark.rows("X2", "X30")
+@pytest.mark.rows("X30")
 def test_openai_gets_its_bodies_and_events_are_responses(service: Service, tmp_path: Path) -> None:
     export = tmp_path / "export.json"
     words = [*OPENAI, "--streaming", "--request-count", "4", "--profile-export-file", str(export)]
@@ -130,7 +130,6 @@ def test_turns_of_a_session_have_its_history_and_its_pauses(service: Service, tm
     assert len(json.loads(export.read_text())["experiments"][0]["requests"]) == 3
 
 
-@pytest.mark.rows("X2")
 def test_torchserve_gets_the_files(service: Service, tmp_path: Path) -> None:
     (tmp_path / "kitten.jpg").write_bytes(b"picture")
     data = [{"TORCHSERVE_INPUT": [str(tmp_path / "kitten.jpg")]}]
