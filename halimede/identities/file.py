@@ -20,10 +20,7 @@ from typing import Any, Final
 from halimede.errors import AlreadyExists, Invalid, NotFound
 from halimede.identities.keys import StoredKey, read_stored
 from halimede.identities.roles import ROLES
-from halimede.identities.values import ANONYMOUS, Identity
-
-Identities = Mapping[str, Identity]
-"""Identities by name."""
+from halimede.identities.values import ANONYMOUS, Identities, Identity
 
 MAX_FILE_BYTES: Final = 16 << 20
 """Bytes of the file: about 80,000 identities."""

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from halimede.errors import Error, Forbidden, TooMany, Unauthenticated
-from halimede.identities.file import Identities
 from halimede.identities.keys import StoredKey, id_of, key_in
 from halimede.identities.roles import EVERYTHING, Right, roles_with
-from halimede.identities.values import ANONYMOUS, Identity
+from halimede.identities.values import ANONYMOUS, Identities, Identity
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ A key is `halimede_ID_SECRET`. The id is public: it finds the key in the file, a
 """
 
 import binascii
-import secrets
 from base64 import b64decode
 from dataclasses import dataclass
 from hashlib import sha256
@@ -42,6 +41,8 @@ class StoredKey:
 
 def new_key() -> tuple[str, StoredKey]:
     """Returns a new key, and what to store of it."""
+    import secrets  # no server needs it
+
     number = secrets.token_hex(_ID_BYTES)
     key = f"{PREFIX}{number}_{secrets.token_urlsafe(_SECRET_BYTES)}"
     return key, StoredKey(number, sha256(key.encode()).digest())

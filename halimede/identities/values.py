@@ -1,5 +1,6 @@
 """An identity: who may use the server, and how. Plain values; any thread."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -37,3 +38,7 @@ class Identity:
     def most_at_once(self) -> float:
         """Requests that may come at once."""
         return float(self.burst) if self.burst else max(1.0, self.rate)
+
+
+Identities = Mapping[str, Identity]
+"""Identities by name."""

@@ -7,8 +7,8 @@ from typing import Final
 
 from halimede.errors import Error, Invalid
 from halimede.front.offload import Offload
-from halimede.identities.file import Identities, read_identities
 from halimede.identities.guard import Guard
+from halimede.identities.values import Identities
 from halimede.options import ServerOptions
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,9 @@ def open_guard(options: ServerOptions) -> Guard | None:
     """Returns the guard of the server; None without `--auth`. Raises Invalid if the file cannot be used."""
     if not options.auth:
         return None
+    # Most servers have no such file, and start sooner without it.
+    from halimede.identities.file import read_identities
+
     try:
         identities = read_identities(Path(options.auth))
     except Invalid as error:
@@ -72,6 +75,8 @@ class IdentityWatch:
             return None
         # Before it is read: a later change is then seen by the next look. A file that is wrong is not read again.
         self._state = now
+        from halimede.identities.file import read_identities  # `open_guard` has imported it
+
         return read_identities(self._path)
 
     def _taken(self, identities: Identities | Error | None) -> None:

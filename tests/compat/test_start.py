@@ -24,7 +24,7 @@ NOT_AT_START = (
         "halimede.workers.host.worker",
     ),
     *("halimede.workers.host.environments", "halimede.workers.in_process", "halimede.storage.stores"),
-    *("halimede.cache.redis", "halimede.tracing.spans"),
+    *("halimede.cache.redis", "halimede.tracing.spans", "halimede.identities.file"),
     # Of the libraries: what takes milliseconds.
     *("tritonclient", "google.rpc", "google.api", "grpc"),
     *("numpy.ctypeslib", "numpy.f2py", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.random", "numpy.testing"),
@@ -32,7 +32,7 @@ NOT_AT_START = (
     # Of Python.
     *("argparse", "configparser", "csv", "difflib", "email", "gettext", "html", "http", "multiprocessing", "pdb"),
     *("pydoc", "shutil", "sqlite3", "statistics", "tarfile", "tempfile", "unittest", "urllib.request", "xml"),
-    "zipfile",
+    *("tomllib", "zipfile"),
 )
 
 
