@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def new_sandbox(settings: SandboxSettings | None, backend: str) -> "Sandbox | None":
-    """Raises Unavailable if this machine does not allow a sandbox. Blocks."""
+    """What the machine does not allow is found out when the first process starts."""
     if settings is None:
         return None
     from halimede.workers.host.sandbox import Sandbox  # most servers have none

@@ -25,7 +25,7 @@ from halimede.errors import Cause, Unavailable
 from halimede.platform.scratch import Scratch, remove_leftovers, remove_tree
 from halimede.workers.host.sandbox_settings import SANDBOX, SandboxSettings
 from halimede.workers.sandbox import landlock
-from halimede.workers.sandbox.plan import Plan, Way
+from halimede.workers.sandbox.plan import VARIABLE, Plan, Way
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,8 @@ class Cell:
         return [sys.executable, "-I", "-S", str(LAUNCHER), self._plan.as_json(), *command]
 
     def variables(self, variables: Mapping[str, str] | None) -> dict[str, str]:
-        """The environment variables, without those that look like secrets. None: the server's own."""
+        """The launcher's environment: the variables of the process (None: the server's own) without those that look
+        like secrets, under other names."""
         folder = self._plan.temporary
         kept = {
             name: value
@@ -105,7 +106,9 @@ class Cell:
             if not _SECRET.search(name) and name not in _FOLDERS
         }
         # A user without an entry in /etc/passwd needs a name: `getpass.getuser` fails otherwise.
-        return {"USER": "nobody", "LOGNAME": "nobody", **kept, "HOME": folder, **dict.fromkeys(_TEMPORARY, folder)}
+        given = {"USER": "nobody", "LOGNAME": "nobody", **kept, "HOME": folder, **dict.fromkeys(_TEMPORARY, folder)}
+        own = {name: os.environ[name] for name in _OF_THE_LAUNCHER if name in os.environ}
+        return {**own, **{f"{VARIABLE}{name}": value for name, value in given.items()}}
 
     def outputs(self) -> list[IO[bytes]]:
         """Where the process writes its standard output and error: pipes, whose bytes threads pass on. With the server's
@@ -152,6 +155,8 @@ class Cell:
 
 
 _TEMPORARY = ("TMPDIR", "TMP", "TEMP")
+_OF_THE_LAUNCHER = ("LD_LIBRARY_PATH", "LANG", "LC_ALL")
+"""The server's own values, which its interpreter may need."""
 _RELAY_SECONDS = 1.0
 """How long the last bytes of a process may take on their way."""
 
@@ -177,21 +182,17 @@ class Confinement:
 
 
 class Sandbox:
-    """The sandbox of a backend. Finds out what this machine allows, and says in the log what it does not. Raises
-    Unavailable if models could reach each other's files. Blocks."""
+    """The sandbox of a backend. Before the first process it finds out what this machine allows, and says in the log
+    what it does not."""
 
     def __init__(self, settings: SandboxSettings, backend: str) -> None:
         self._settings = settings
         self._backend = backend
         self._numbers = count(1)
         self._warned: set[Path] = set()
-        self._scratch = _new_scratch()
-        try:
-            self._way, self._mounts, self._users = self._find()
-        except BaseException:
-            self._scratch.remove()
-            raise
         self._common = (*SYSTEM, *_folders_of_server(), *settings.read)
+        self._preparing = threading.Lock()
+        self._machine: _Machine | None = None
 
     def of_model(self, model: Path | None, code: Path | None, python: str, libraries: str = "") -> Confinement:
         """What a model's processes may read: its folder, the folder of the Python-based backend that serves it, and the
@@ -207,10 +208,10 @@ class Sandbox:
         return self.cell(installation_of(str(interpreter)), (str(environment),) if changes else ())
 
     def cell(self, read: Iterable[str], write: tuple[str, ...] = ()) -> Cell:
-        """A cell for one process. Raises OSError, Unavailable."""
-        settings = self._settings
-        folder = self._scratch.path / str(next(self._numbers))
-        user, holder = self._users.take() if self._users is not None else (0, None)
+        """A cell for one process. Raises OSError, and Unavailable if the machine allows no sandbox."""
+        settings, machine = self._settings, self._prepared()
+        folder = machine.scratch.path / str(next(self._numbers))
+        user, holder = machine.users.take() if machine.users is not None else (0, None)
         try:
             folder.mkdir(0o700)
             if user:
@@ -222,13 +223,13 @@ class Sandbox:
                 holder.close()
             raise
         plan = Plan(
-            self._way,
+            machine.way,
             str(folder),
             settings.temporary,
             settings.memory,
             0 if cgroup else settings.processes,
             user,
-            self._mounts,
+            machine.mounts,
             (*self._common, *read),
             (*settings.write, *write),
             settings.network,
@@ -238,11 +239,24 @@ class Sandbox:
 
     def close(self) -> None:
         """After the processes have been killed."""
-        self._scratch.remove()
+        with self._preparing:
+            if self._machine is not None:
+                self._machine.scratch.remove()
 
     # ---- what this machine allows
 
-    def _find(self) -> tuple[Way, bool, Users | None]:
+    def _prepared(self) -> "_Machine":
+        with self._preparing:
+            if self._machine is None:
+                scratch = _new_scratch()
+                try:
+                    self._machine = self._find(scratch)
+                except BaseException:
+                    scratch.remove()
+                    raise
+            return self._machine
+
+    def _find(self, scratch: Scratch) -> "_Machine":
         way = _wanted_way(self._settings.users)
         if way is None:
             raise self._impossible(
@@ -250,7 +264,7 @@ class Sandbox:
                 f"CAP_KILL and the users {self._settings.users[0]} to {self._settings.users[-1]}. Or run it as an "
                 "ordinary user"
             )
-        found = self._probe(way)
+        found = self._probe(way, scratch.path)
         version, without_mounts = int(found["landlock"]), str(found["no_mounts"])
         if way is Way.NAMESPACE and without_mounts:
             way = Way.SAME
@@ -263,10 +277,10 @@ class Sandbox:
             )
         mounts = way is not Way.SAME and not without_mounts
         self._tell(way, version, without_mounts)
-        return way, mounts, Users(self._settings.users) if way is Way.USER else None
+        return _Machine(scratch, way, mounts, Users(self._settings.users) if way is Way.USER else None)
 
-    def _probe(self, way: Way) -> dict[str, Any]:
-        command = [sys.executable, "-I", "-S", str(LAUNCHER), "probe", way.value, str(self._scratch.path)]
+    def _probe(self, way: Way, folder: Path) -> dict[str, Any]:
+        command = [sys.executable, "-I", "-S", str(LAUNCHER), "probe", way.value, str(folder)]
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
@@ -315,6 +329,16 @@ class Sandbox:
         with suppress(OSError):  # a kernel without accounting of swap
             (folder / "memory.swap.max").write_text("0")
         return str(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """What this machine allows. `scratch` has the temporary folders of the processes."""
+
+    scratch: Scratch
+    way: Way
+    mounts: bool
+    users: Users | None
 
 
 _WAYS = {

@@ -17,7 +17,7 @@ if "halimede" not in sys.modules:
     sys.modules["halimede"] = package
 
 from halimede.workers.sandbox import calls, identity, landlock, seccomp, system
-from halimede.workers.sandbox.plan import Plan, Way
+from halimede.workers.sandbox.plan import VARIABLE, Plan, Way
 
 NOT_CONFINED = 126
 DEVICES = (
@@ -73,9 +73,10 @@ def main(arguments: list[str]) -> int:
         return probe(Way(arguments[1]), arguments[2])
     plan = Plan.of_json(arguments[0])
     program = arguments[1:]
+    variables = {name.removeprefix(VARIABLE): text for name, text in os.environ.items() if name.startswith(VARIABLE)}
     try:
         confine(plan)
-        os.execvp(program[0], program)
+        os.execvpe(program[0], program, variables)
     except OSError as error:
         print(f"the sandbox cannot be made, {program[0]} is not run: {error}", file=sys.stderr)
     return NOT_CONFINED

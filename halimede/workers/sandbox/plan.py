@@ -7,6 +7,10 @@ import json
 from enum import Enum
 from typing import NamedTuple
 
+VARIABLE = "SANDBOXED_"
+"""The beginning of the names under which the launcher gets the environment variables of the program. It must not see
+them itself: an environment of a model may name libraries to load (LD_LIBRARY_PATH, LD_PRELOAD)."""
+
 
 class Way(Enum):
     """How the process is kept apart from other processes and files of the server's user."""

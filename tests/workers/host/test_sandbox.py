@@ -12,6 +12,7 @@ from halimede.errors import Invalid, Unavailable
 from halimede.workers.host.process import Interpreter, Process
 from halimede.workers.host.sandbox import Sandbox, Users, installation_of
 from halimede.workers.host.sandbox_settings import NAMES, SandboxSettings, parse_sandbox
+from halimede.workers.sandbox.plan import VARIABLE
 from tests.rights import open_folder
 from tests.workers.fakes import PATIENCE
 
@@ -90,6 +91,11 @@ def test_user_belongs_to_one_process_at_a_time() -> None:
         each.close()
 
 
+def given(variables: Mapping[str, str]) -> dict[str, str]:
+    """What the program gets of the launcher's variables."""
+    return {name.removeprefix(VARIABLE): value for name, value in variables.items() if name.startswith(VARIABLE)}
+
+
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with open_folder() as made:
@@ -137,11 +143,26 @@ def test_variables_have_no_secrets(folder: Path, settings: SandboxSettings) -> N
         "s",
     )
     with sandbox.cell(()) as cell:
-        found = cell.variables({**kept, **secret})
+        found = given(cell.variables({**kept, **secret}))
     assert {name: found.get(name) for name in kept} == kept
     assert not secret.keys() & found.keys()
     assert Path(found["HOME"]).is_relative_to(folder)
     assert found["HOME"] == found["TMPDIR"]
+    sandbox.close()
+
+
+def test_launcher_does_not_see_the_variables_of_an_environment(folder: Path, settings: SandboxSettings) -> None:
+    """It would load libraries of a model, before it is confined."""
+    library = folder / "lib" / "libffi.so.8"  # `ctypes` needs it
+    library.parent.mkdir()
+    library.write_bytes(b"no library")
+    variables = {"LD_LIBRARY_PATH": str(library.parent), "LD_PRELOAD": str(library), "PYTHONHOME": "/nowhere"}
+    sandbox = Sandbox(settings, "python")
+    with sandbox.cell((str(folder),)) as cell:
+        command = cell.command(["/bin/sh", "-c", "echo $LD_LIBRARY_PATH $LD_PRELOAD $PYTHONHOME"])
+        done = subprocess.run(command, env=cell.variables(variables), capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == [str(library.parent), str(library), "/nowhere"]
+    assert done.stderr.count("libffi") == 1, "the shell's loader alone complains"
     sandbox.close()
 
 
@@ -199,5 +220,6 @@ def test_leftover_of_a_killed_server_is_removed(folder: Path, settings: SandboxS
     (left / "file").touch()
     os.chmod(left, 0o700)  # noqa: PTH101 - as the launcher leaves it
     sandbox = Sandbox(settings, "python")
-    assert not left.exists()
+    with sandbox.cell(()):
+        assert not left.exists()
     sandbox.close()
