@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
-NOBODY = 65534
+ORDINARY = 64000 + os.getpid() % 1000
+"""The number of the ordinary user. Limits count all processes of a user, so each process of the tests has its own."""
 
 
 class Rights(Enum):
@@ -30,8 +31,8 @@ _CONTAINER = "chown,dac_override,fowner,fsetid,kill,setgid,setuid,setpcap,net_bi
 _BOUNDED = "-all," + ",".join(f"+{name}" for name in _CONTAINER.split(","))
 _COMMANDS = {
     Rights.CONTAINER: f"setpriv --bounding-set={_BOUNDED} --inh-caps={_BOUNDED}",
-    Rights.NOBODY: f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups",
-    Rights.NOBODY_IN_CONTAINER: f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups",
+    Rights.NOBODY: f"setpriv --reuid={ORDINARY} --regid={ORDINARY} --clear-groups",
+    Rights.NOBODY_IN_CONTAINER: f"setpriv --reuid={ORDINARY} --regid={ORDINARY} --clear-groups",
 }
 _WITHOUT_NAMESPACES = """
 import os, sys

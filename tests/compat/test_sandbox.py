@@ -19,7 +19,7 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from tests.compat.serving import Serving
-from tests.rights import NOBODY, Rights, missing, open_folder, prefix
+from tests.rights import ORDINARY, Rights, missing, open_folder, prefix
 from tests.workers.host.environment_fakes import conda_like, packed, script
 
 MEMORY = 512 << 20
@@ -173,7 +173,7 @@ def sandboxed(request: pytest.FixtureRequest) -> Iterator[Sandboxed]:
         temporary.mkdir()
         if rights in (Rights.NOBODY, Rights.NOBODY_IN_CONTAINER):
             for each in (folder, *folder.rglob("*")):
-                os.chown(each, NOBODY, NOBODY)
+                os.chown(each, ORDINARY, ORDINARY)
         variables = {"TMPDIR": str(temporary), "HOME": str(folder), **SECRETS}
         flags = _flags(SETTINGS)
         with Confined(rights, repository, folder / "server.log", *flags, environment=variables) as serving:
