@@ -36,7 +36,6 @@ class Effects:
     returns_own: bool = False
 
 
-NONE = Effects()
 UNKNOWN = Effects(True, True, True)
 """For a model whose code the server cannot follow."""
 
