@@ -11,6 +11,7 @@ JAX := .cache/jax
 AZURITE := .cache/azurite
 TENSORFLOW := .cache/tensorflow
 SERVE_FLAGS ?=
+FUZZ_SECONDS ?= 600
 # Tests with servers mostly wait, so four processes keep two cores busy (400 s instead of 585 s). One module runs in one
 # process, because its tests share a server.
 SERVERS := -n 4 --dist=loadfile
@@ -106,8 +107,9 @@ bench: $(VENV)/.bench compiled ## compare speed with the real server: table and 
 	$(BIN)/python tools/versus.py --a '$(MEASURED)' --rounds 5 --seconds 1.5 --served --json $(RESULTS)/all.json; \
 	  status=$$?; $(BIN)/python tools/report.py $(RESULTS)/all.json && exit $$status
 
-soak: $(VENV)/.dev ## soak tests: corrupted requests, killed workers, overload, reloads, and ten minutes of mixed load
+soak: $(VENV)/.dev $(VENV)/.fuzz ## soak tests: corrupted requests, fuzzing, killed workers, overload, reloads, mixed load
 	$(BIN)/python -m tools.corrupt --json $(RESULTS)/corrupt.json
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --json $(RESULTS)/fuzz.json
 	$(BIN)/python -m tools.soak_workers --json $(RESULTS)/soak_workers.json
 	HALIMEDE_TENSOR_BYTES=1073741824 $(BIN)/python -m pytest -q tests/compat/test_python_large.py
 	$(BIN)/python -m tools.overload --json $(RESULTS)/overload.json
@@ -150,6 +152,11 @@ $(VENV)/.dali: $(VENV)/.dev
 $(VENV)/.trees: $(VENV)/.dev
 	@echo "Installing the libraries of forests ..."
 	@$(call install,trees,trees)
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.dev
+	@echo "Installing the fuzzer ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[fuzz]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
