@@ -10,8 +10,8 @@ These are large requests, from their arrival until they are freed, and answers t
 
 A connection has a limit too, its share. At this limit the connection waits, and its new large requests are refused.
 
-Requests and answers of less than 64 KiB are not counted: other limits bound their number. Event-loop thread, except
-`give`.
+Requests and answers of less than 64 KiB are not counted while they are handled. While they arrive or wait, each
+connection counts them once a second. Event-loop thread, except `give`.
 """
 
 from collections.abc import Callable
@@ -101,7 +101,7 @@ class ConnectionBytes(BufferedBytes):
     @property
     def complaint(self) -> str:
         """What a refused client is told."""
-        return CONNECTION_FULL if self.full else FULL
+        return CONNECTION_FULL if self.full and not self.of.full else FULL
 
     def too_large(self, size: int) -> str:
         """Returns what the client of a request that could never be received is told; empty if it could."""

@@ -4,7 +4,7 @@ A port looks at its connections once a second. So nothing is measured on the pat
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,8 @@ LOOK_SECONDS = 1.0
 """Time between two looks at the connections of a port."""
 MAX_LOOKS_PER_TURN = 500
 """Connections that are looked at in one turn of the loop."""
+LOOKS_SECONDS = 0.001
+"""Time that the looks of a turn may take. A connection may have a thousand streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +83,16 @@ class LookRounds:
             self._next.cancel()
 
     def _round(self) -> None:
-        self._look(list(self._connections))
+        self._look(iter(list(self._connections)))
 
-    def _look(self, left: list[LookedAt]) -> None:
+    def _look(self, left: Iterator[LookedAt]) -> None:
         now = self._clock()
-        for connection in left[:MAX_LOOKS_PER_TURN]:
+        for number, connection in enumerate(left, 1):
             try:
                 connection.look(now)
             except Exception:
                 log.exception("failed to look at a connection")
-        rest = left[MAX_LOOKS_PER_TURN:]
-        if rest:
-            self._next = self._call_later(0.0, lambda: self._look(rest))
-        else:
-            self._next = self._call_later(LOOK_SECONDS, self._round)
+            if number >= MAX_LOOKS_PER_TURN or self._clock() - now >= LOOKS_SECONDS:
+                self._next = self._call_later(0.0, lambda: self._look(left))
+                return
+        self._next = self._call_later(LOOK_SECONDS, self._round)

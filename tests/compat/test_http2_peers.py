@@ -50,6 +50,9 @@ class Chat:
     def half_closed(self) -> None:
         self._call.finish()
 
+    def held_bytes(self) -> int:
+        return 0
+
     def cancelled(self) -> None: ...
 
 

@@ -121,6 +121,9 @@ class Chat:
         if not self.echo.patient:
             self.call.finish(3, "bye")
 
+    def held_bytes(self) -> int:
+        return 0
+
     def cancelled(self) -> None:
         self.ended.append("cancelled")
         self.echo.gone.set()

@@ -228,6 +228,7 @@ class Opened:
     messages: list[bytes] = field(default_factory=list)
     half_closes: int = 0
     cancels: int = 0
+    holds: int = 0
     echoes: bool = False
     work: Callable[[], None] = lambda: None
 
@@ -247,6 +248,9 @@ class Opened:
         self.half_closes += 1
         if self.echoes:
             self.call.finish()
+
+    def held_bytes(self) -> int:
+        return self.holds
 
     def cancelled(self) -> None:
         if self.cancels:

@@ -1,9 +1,11 @@
 """How long nothing has gone on, and the rounds of looks at connections."""
 
+from collections.abc import Callable
+
 import pytest
 
-from halimede.transport.stalls import LOOK_SECONDS, MAX_LOOKS_PER_TURN, LookRounds, Stall, is_over
-from tests.transport.http2_bench import Clock
+from halimede.transport.stalls import LOOK_SECONDS, LOOKS_SECONDS, MAX_LOOKS_PER_TURN, LookRounds, Stall, is_over
+from tests.transport.http2_bench import Clock, Handle
 
 
 def test_time_begins_again_with_each_progress_and_each_state() -> None:
@@ -63,3 +65,25 @@ def test_error_of_one_look_is_logged_and_the_others_are_looked_at(caplog: pytest
     clock.advance(2 * LOOK_SECONDS)
     assert (len(broken.looks), len(other.looks)) == (2, 2)
     assert "a defect of ours" in caplog.text
+
+
+def test_round_takes_several_turns_if_looks_take_long() -> None:
+    clock = Clock()
+    turns: list[int] = []
+
+    class Slow(Connection):
+        def look(self, now: float) -> None:
+            super().look(now)
+            clock.work(2 * LOOKS_SECONDS)
+
+    connections = [Slow() for _ in range(5)]
+
+    def call_later(delay: float, callback: Callable[..., object], *arguments: object) -> Handle:
+        turns.append(0)
+        return clock.call_later(delay, callback, *arguments)
+
+    LookRounds(connections, clock.time, call_later).begin()
+    clock.advance(LOOK_SECONDS + 0.5)
+    assert {len(connection.looks) for connection in connections} == {1}
+    # To begin, after each look, and for the next round.
+    assert len(turns) == 2 + len(connections)

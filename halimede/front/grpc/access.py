@@ -111,6 +111,9 @@ class _RefusedStream:
 
     def message(self, message: Buffer) -> None: ...
     def half_closed(self) -> None: ...
+    def held_bytes(self) -> int:
+        return 0
+
     def cancelled(self) -> None: ...
 
 

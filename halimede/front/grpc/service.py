@@ -336,6 +336,9 @@ class InferStream:
         self._half_closed = True
         self.finish_when_done()
 
+    def held_bytes(self) -> int:
+        return len(self._open) * self.OVERHEAD_BYTES
+
     def cancelled(self) -> None:
         self._end()
         for reply in self._open:

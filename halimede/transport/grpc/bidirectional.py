@@ -30,6 +30,7 @@ from halimede.transport.grpc.messages import (
     INTERNAL,
     LARGE_MESSAGE_BYTES,
     PREFIX,
+    UNAVAILABLE,
     UNKNOWN,
     MessageFault,
     deflate,
@@ -127,6 +128,10 @@ class BidirectionalCall(CallStream):
             return None
         return super().partial_bytes()
 
+    def small_bytes(self) -> int:
+        held = 0 if self._observer is None else self._observer.held_bytes()
+        return len(self._backlog) + held + super().small_bytes()
+
     def filled(self, count: int) -> None:
         assert self._reader is not None
         self._unread += count
@@ -196,6 +201,11 @@ class BidirectionalCall(CallStream):
             self._server.message_budget.spend(len(reader.messages))
             inbox.extend(reader.messages)
             reader.messages.clear()
+        account = self.out.account
+        # Not `seems_full`, which is a call.
+        if (account.full or account.of.full) and inbox and account.is_full():
+            self.fail(UNAVAILABLE, account.complaint)
+            return
         while inbox and not self._decompressing and not self._held_back and self._writable:
             # A message may end the call.
             if self.over or observer is None:

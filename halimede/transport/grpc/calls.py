@@ -88,6 +88,10 @@ class StreamObserver(Protocol):
         """The client has gone, or its deadline has passed."""
         ...
 
+    def held_bytes(self) -> int:
+        """Returns about how much memory the messages take that are not answered, without large tensors."""
+        ...
+
 
 Cancel = Callable[[], object]
 """The transport calls this if the client goes before the call is finished."""

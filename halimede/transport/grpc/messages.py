@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from halimede.tensors import Buffer
 from halimede.transport.buffered_bytes import ConnectionBytes
-from halimede.transport.buffers import Buffers
+from halimede.transport.buffers import MIN_REUSED_BYTES, Buffers
 
 PREFIX = Struct(">BL")
 """The head of a message: whether it is compressed, and its size in bytes."""
@@ -78,6 +78,11 @@ class MessageReader:
     def partial_bytes(self) -> int | None:
         """How much of the incomplete message has arrived, or None if there is none."""
         return None if self.is_between else len(self._prefix) + self._filled
+
+    @property
+    def small_bytes(self) -> int:
+        """The size of the incomplete message if it is small, and so is not counted as it arrives."""
+        return 0 if self._buffer is None or len(self._buffer) >= MIN_REUSED_BYTES else len(self._buffer)
 
     def feed(self, data: memoryview, most: int) -> int:
         """Copies a part of the body until `most` messages are complete. Returns how much was taken. Raises

@@ -134,6 +134,9 @@ class CallStream(Http2Stream):
     def partial_bytes(self) -> int | None:
         return None if self._reader is None else self._reader.partial_bytes
 
+    def small_bytes(self) -> int:
+        return 0 if self._reader is None else self._reader.small_bytes
+
     def reject(self, text: str) -> None:
         self.fail(UNAVAILABLE, text)
 

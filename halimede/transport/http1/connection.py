@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 from halimede.tensors import Buffer
 from halimede.transport.buffered_bytes import FULL, MAX_WAIT_SECONDS, BufferedShare
+from halimede.transport.buffers import MIN_REUSED_BYTES
 from halimede.transport.http1.exchange import (
     JOIN_BYTES,
     JSON,
@@ -74,6 +75,7 @@ class Http1Connection(RequestReader):
         self._requests = 0
         self._stall = Stall()
         self._unsent_share = BufferedShare(self._account)
+        self._small_share = BufferedShare(self._account)
 
     # From the loop.
 
@@ -133,6 +135,7 @@ class Http1Connection(RequestReader):
         self._ending = self._closed = True
         self._drop_arriving()
         self._unsent_share.set(0)
+        self._small_share.set(0)
         # It refers back to the connection, which would keep its memory until the garbage collector runs.
         self._parser = None
         self._listener.remove(self)
@@ -374,6 +377,9 @@ class Http1Connection(RequestReader):
             return
         if self._write_paused:
             self._unsent_share.set(self._transport.get_write_buffer_size())
+        # Small bodies are counted once a second.
+        small = sum([len(each.body) for each in self._waiting if len(each.body) < MIN_REUSED_BYTES])
+        self._small_share.set(small + (len(self._body) if self._body and len(self._body) < MIN_REUSED_BYTES else 0))
         situation, progress, limit = self._situation()
         seconds = self._stall.seconds(situation, progress, now)
         if self._short_of_memory and not self._account.is_full():

@@ -32,11 +32,11 @@ faults (section 5.1).
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Generic, TypeVar
 
-from halimede.transport.buffered_bytes import MAX_WAIT_SECONDS, ConnectionBytes
+from halimede.transport.buffered_bytes import MAX_WAIT_SECONDS, BufferedShare, ConnectionBytes
 from halimede.transport.http2.frames import (
     ACK,
     GOAWAY,
@@ -104,6 +104,7 @@ class Http2Connection(FrameReader, Generic[H]):
         self._opener = listener.opener
         self._now = listener.loop.time
         self._account = ConnectionBytes(listener.buffered)
+        self._small_share = BufferedShare(self._account)
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
         self._decoder = HeaderDecoder(listener.opener.compile, listener.opener.is_cacheable)
         self._streams: dict[int, Http2Stream] = {}
@@ -237,10 +238,10 @@ class Http2Connection(FrameReader, Generic[H]):
         self._timers.close()
         self.stop_reading()
         streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            self._lose(stream)
+        self._lose_some(iter(streams.values()))
         # These refer back to the connection, which would keep its memory until the garbage collector runs.
         self.out.release()
+        self._small_share.set(0)
         self._frames.clear()
         self._timers = None  # type: ignore[assignment]  # nothing is called any more
         self._listener.left(self)
@@ -253,6 +254,16 @@ class Http2Connection(FrameReader, Generic[H]):
         self.out.backlog = 0
         self._unhold(_UNREAD)
         self._flush()
+
+    def _lose_some(self, streams: Iterator[Http2Stream]) -> None:
+        """Ends streams of a lost connection, the others in later turns of the loop: a thousand take some milliseconds,
+        and many connections may be lost at once."""
+        for number, stream in enumerate(streams, 1):
+            self._lose(stream)
+            if number >= SLICE_UNITS:
+                self._listener.turns.spend(SLICE_UNITS)
+                self._listener.turns.wait(partial(self._lose_some, streams))
+                return
 
     # DATA.
 
@@ -563,6 +574,8 @@ class Http2Connection(FrameReader, Generic[H]):
         """Ends the connection, or a call, if the client is too slow. Called once a second."""
         if self._closing:
             return
+        # Small messages are counted once a second.
+        self._small_share.set(sum([stream.small_bytes() for stream in self._streams.values()]))
         situation, progress, limit = self._situation()
         seconds = self._stall.seconds(situation, progress, now)
         if self._holds & _MEMORY and not self._account.is_full():

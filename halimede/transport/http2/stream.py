@@ -99,6 +99,10 @@ class Http2Stream:
         """Returns how much of an incomplete message has arrived, or None if the stream waits for no part of one."""
         return None
 
+    def small_bytes(self) -> int:
+        """Returns the bytes of messages that have arrived and are not counted one by one, because they are small."""
+        return 0
+
     def reject(self, text: str) -> None:
         """Ends the stream, because the server has no room for its message."""
 

@@ -43,6 +43,9 @@ class Careful:
         self.ended.append("half closed")
         self.call.finish()
 
+    def held_bytes(self) -> int:
+        return 0
+
     def cancelled(self) -> None:
         self.ended.append("cancelled")
 

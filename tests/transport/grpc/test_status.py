@@ -32,6 +32,9 @@ def ending(code: int, text: str, after: int = 0) -> dict[str, Unary | Bidirectio
 
         def message(self, message: Buffer) -> None: ...
         def half_closed(self) -> None: ...
+        def held_bytes(self) -> int:
+            return 0
+
         def cancelled(self) -> None: ...
 
     return {"/t/Unary": Unary(answer), "/t/Chat": Bidirectional(Ending)}
@@ -160,6 +163,9 @@ class Broken:
         self.breaks("open")
         return BrokenStream(self, call)
 
+    def held_bytes(self) -> int:
+        return 0
+
     def cancelled(self) -> None:
         self.gone.set()
         raise ZeroDivisionError("broken on purpose")
@@ -183,6 +189,9 @@ class BrokenStream:
 
     def half_closed(self) -> None:
         self.broken.breaks("half_closed")
+
+    def held_bytes(self) -> int:
+        return 0
 
 
 async def _break_handler(channel: grpc.aio.Channel, broken: Broken) -> None:

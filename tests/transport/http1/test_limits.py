@@ -278,6 +278,20 @@ def test_new_requests_are_refused_while_memory_is_full_but_not_health_checks() -
     assert statuses(client)[-1] == 503
 
 
+def test_small_bodies_that_wait_or_arrive_count_once_a_second() -> None:
+    clock, buffered = Clock(), BufferedBytes()
+    client = Client(listener=Http1Listener(lambda exchange: None, clock.call_later, None, buffered, clock.time))
+    client.listener.rounds.begin()
+    client.send(request("POST", "/a", bytes(1000)) * 3)
+    clock.advance(1)
+    assert buffered.held == 2000, "the first is handled"
+    client.send(request("POST", "/a", bytes(5000))[:-1])
+    clock.advance(1)
+    assert buffered.held == 7000
+    client.lose()
+    assert buffered.held == 0
+
+
 def test_unread_answers_count() -> None:
     buffered = BufferedBytes()
     client = client_of(Clock(), buffered=buffered).send(request("GET", "/a"))

@@ -372,3 +372,44 @@ def test_faults_are_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> No
     bench.connect().send_raw(b"GET / HTTP/1.1\r\n\r\n")
     text = "gRPC connection ended by the server: PROTOCOL_ERROR: bad connection preface"
     assert [record.getMessage() for record in caplog.records] == [text, f"{text} (99 more since the last such line)"]
+
+
+def test_small_messages_that_arrive_slowly_count_once_a_second() -> None:
+    buffered = BufferedBytes(100_000)
+    bench = bench_of(GrpcServerOptions(buffered=buffered))
+    peer = bench.peer()
+    for _ in range(2):
+        peer.send(data(peer.open(request("/t/Echo")), message(bytes(1000), size=60_000)))
+    peer.wait(1)
+    assert buffered.held == 120_000
+    answer = peer.answers[peer.call("/t/Echo", b"x")]
+    assert (answer.status, answer.trailers["grpc-message"]) == (14, FULL)
+    peer.wait(MAX_WAIT_SECONDS + 2)
+    peer.transport.lose()
+    assert buffered.held == 0
+
+
+def test_messages_that_the_service_holds_count_once_a_second() -> None:
+    buffered = BufferedBytes(100_000)
+    bench = bench_of(GrpcServerOptions(buffered=buffered))
+    peer = bench.peer()
+    stream = peer.call("/t/Keep", b"x", end=False)
+    bench.service.last.holds = 100_000
+    peer.wait(1)
+    assert buffered.held == 100_000
+    peer.send(data(stream, message(b"y")))
+    assert (peer.answers[stream].status, peer.answers[stream].trailers["grpc-message"]) == (14, FULL)
+    peer.wait(1)
+    assert buffered.held == 0
+
+
+def test_streams_of_lost_connections_end_in_several_turns() -> None:
+    bench = bench_of()
+    peer = bench.peer()
+    for _ in range(300):
+        peer.call("/t/Keep", b"x")
+    peer.transport.eof()
+    bench.clock.turn()
+    assert 0 < sum(call.cancels for call in bench.service.opened) < 300
+    bench.clock.run()
+    assert [call.cancels for call in bench.service.opened] == [1] * 300
