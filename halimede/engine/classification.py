@@ -1,7 +1,8 @@
 """The classification extension: replaces an output by its largest values, with their indices and labels (H80-H85).
 
 It sits between the engine and the reply slot of a request that asks for classes. So every front end has it, models and
-statistics do not know it, and labels never cross the engine port. Event-loop thread; large outputs on another thread.
+statistics do not know it, and labels never cross the engine port. It also reads large outputs that lie in the client's
+shared memory, because they are inputs, and must be sent. Event-loop thread; large outputs on another thread.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from halimede.engine.offload import Offload
 from halimede.errors import Cancelled, Error, Invalid
 from halimede.requests import Answer, InferResponse, Reply, Resume
-from halimede.tensors import BF16, BOOL, BYTES, FP16, FP64, HostMemory, Tensor, array_of, join_bytes
+from halimede.tensors import BF16, BOOL, BYTES, FP16, FP64, HostMemory, MemoryKind, Tensor, array_of, join_bytes
 
 Labels = Mapping[str, Sequence[str]]
 """Labels by output name. Bytes of a label that are not UTF-8 are surrogate escapes."""
@@ -31,6 +32,15 @@ LONG_TEXT_WORK: Final = 1_200
 """The work of writing one FP64 value, which may have three hundred digits."""
 
 _UNSUPPORTED: Final = frozenset({BOOL, FP16, BF16, BYTES})
+
+MAX_COPIED_ON_LOOP_BYTES: Final = 1 << 20
+"""Size of an output in shared memory that the loop reads, which takes 0.1 ms."""
+_FAR: Final = (MemoryKind.SHARED, MemoryKind.DEVICE)
+
+
+def is_far(tensor: Tensor) -> bool:
+    """Whether it takes long to read the tensor: it is large, and in shared memory or on a device."""
+    return tensor.memory.kind in _FAR and tensor.memory.byte_size > MAX_COPIED_ON_LOOP_BYTES
 
 
 class ClassifyingReply:
@@ -86,6 +96,8 @@ class ClassifyingReply:
         return isinstance(answer, InferResponse) and sum(map(self._work, answer.outputs)) > OFFLOAD_WORK
 
     def _work(self, tensor: Tensor) -> int:
+        if is_far(tensor):
+            return OFFLOAD_WORK + 1
         classes, elements = self._classes.get(tensor.name, 0), prod(tensor.shape)
         texts = min(elements, classes * (tensor.shape[0] if self._batching and tensor.shape else 1))
         each = LONG_TEXT_WORK if tensor.datatype is FP64 else TEXT_WORK
@@ -112,6 +124,9 @@ class ClassifyingReply:
     def _output(self, tensor: Tensor) -> Tensor:
         classes = self._classes.get(tensor.name)
         if classes is None:
+            if is_far(tensor):
+                # The memory keeps its copy.
+                tensor.memory.host()
             return tensor
         return classified(tensor, classes, self._labels.get(tensor.name, ()), self._batching)
 

@@ -22,7 +22,7 @@ from halimede.cache.api import CacheCounts
 from halimede.cache.registry import open_cache
 from halimede.engine.answers import Answers
 from halimede.engine.classification import ClassifyingReply
-from halimede.engine.late_start import LateStart, far_strings, frame_all
+from halimede.engine.late_start import LateStart, answers_may_lie_afar, far_strings, frame_all
 from halimede.engine.log_settings import Logging
 from halimede.engine.model_calls import ModelCalls
 from halimede.engine.response_cache import CachedCall, CacheInterceptor, ResponseCache
@@ -342,9 +342,10 @@ class Engine:
             version = self._models.find(request.model_name, request.version)
             if version.decoupled and not request.decoupled_ok:
                 raise DecoupledModel("the model is decoupled and the request takes a single response")
-            if request.classes is not None:
+            if request.classes is not None or (request.in_regions and answers_may_lie_afar(request)):
                 batching = version.config.max_batch_size > 0
-                reply = ClassifyingReply(reply, request.classes, version.loaded.labels, batching, self._offload)
+                classes = request.classes or {}
+                reply = ClassifyingReply(reply, classes, version.loaded.labels, batching, self._offload)
             key = next(self._keys)
             if request.in_regions:
                 begun = self._infer_in_regions(version, key, request, reply, start)
@@ -514,7 +515,7 @@ def _environment_directory(options: ServerOptions) -> Path | None:
 
 def _under_way(inference: Inference) -> ClassifyingReply | None:
     """The reply slot of a settled inference if its answers are still being classified, else None."""
-    if inference.request.classes is None:
+    if inference.request.classes is None and not inference.request.in_regions:
         return None
     reply = inference.reply
     if isinstance(reply, CachedCall):

@@ -4,17 +4,12 @@ To check the lengths of strings, the server must read them. Many or long ones wo
 """
 
 from collections.abc import Sequence
-from typing import Final
 
+from halimede.engine.classification import is_far
 from halimede.engine.shared_memory import Lease
 from halimede.models.version import ModelVersion
 from halimede.requests import InferRequest, Reply
 from halimede.tensors import BYTES, MemoryKind, Tensor, are_many, frame_strings
-
-MAX_COPIED_ON_LOOP_BYTES: Final = 1 << 20
-"""Size of strings in shared memory that the loop reads, which takes 0.1 ms."""
-
-_FAR: Final = (MemoryKind.SHARED, MemoryKind.DEVICE)
 
 
 class LateStart:
@@ -34,14 +29,21 @@ class LateStart:
         self.cancelled = False
 
 
+def answers_may_lie_afar(request: InferRequest) -> bool:
+    """Whether outputs may be inputs in shared memory, which must be read to be sent: the client has not given a
+    destination for each."""
+    destinations = request.destinations
+    return not destinations or len(destinations) < len(request.outputs)
+
+
 def far_strings(request: InferRequest) -> Sequence[Tensor]:
     """The inputs of a request that it takes long to read and check: many or long strings in shared memory."""
     return [
         tensor
         for tensor in request.inputs.values()
         if tensor.datatype is BYTES
-        and tensor.memory.kind in _FAR
-        and (are_many(tensor.shape) or tensor.memory.byte_size > MAX_COPIED_ON_LOOP_BYTES)
+        and tensor.memory.kind is not MemoryKind.HOST
+        and (are_many(tensor.shape) or is_far(tensor))
     ]
 
 

@@ -19,7 +19,9 @@ from halimede.errors import Unavailable
 A = TypeVar("A")
 
 REPOSITORY_THREADS = 2
-"""Threads for short work that waits for the disk: listing repositories, writing and removing uploaded files."""
+"""Threads for short work that waits for the disk: listing repositories."""
+WRITING_THREADS = 2
+"""Threads that write and remove uploaded files."""
 INSPECTION_THREADS = 8
 """Threads that inspect one model each. An inspection is long if the model is copied from a cloud or its agents run."""
 MAX_LOADS = 1000
@@ -200,6 +202,7 @@ class LoadThreads:
         self._loop = loop
         self._loaders = ThreadPoolExecutor(MAX_LOADS, "load")
         self._repositories = ThreadPoolExecutor(REPOSITORY_THREADS, "repository")
+        self._writers = ThreadPoolExecutor(WRITING_THREADS, "upload")
         self._inspectors = ThreadPoolExecutor(INSPECTION_THREADS, "inspect")
         self._closers = ThreadPoolExecutor(CLOSING_THREADS, "close")
         self._killer = ThreadPoolExecutor(1, "kill")
@@ -207,6 +210,10 @@ class LoadThreads:
     async def read_repository(self, work: Callable[..., A], *arguments: Any) -> A:
         """Short work on files."""
         return await self._on(self._repositories, work, *arguments)
+
+    async def write(self, work: Callable[..., A], *arguments: Any) -> A:
+        """Writes or removes the files of an upload, which takes long if there are thousands."""
+        return await self._on(self._writers, work, *arguments)
 
     async def inspect(self, work: Callable[..., A], *arguments: Any) -> A:
         """Work that may copy a model from elsewhere or run its agents."""
@@ -229,5 +236,12 @@ class LoadThreads:
 
     def abandon(self) -> None:
         """The pools take no more work; what runs now runs to its end."""
-        for threads in (self._loaders, self._repositories, self._inspectors, self._closers, self._killer):
+        for threads in (
+            self._loaders,
+            self._repositories,
+            self._writers,
+            self._inspectors,
+            self._closers,
+            self._killer,
+        ):
             threads.shutdown(wait=False)

@@ -237,7 +237,7 @@ class RepositoryControl:
         async with self._locks.locked(name, query.asker):
             if query.files:
                 # Ten thousand paths take too long for the loop.
-                await self._loads.threads.read_repository(check_lengths, tuple(path for path, _ in query.files))
+                await self._loads.threads.write(check_lengths, tuple(path for path, _ in query.files))
             try:
                 upload = await self._receive(query) if query.files else None
             except Error as error:

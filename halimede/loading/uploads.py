@@ -93,7 +93,7 @@ class Uploads:
 
     async def receive(self, model: str, files: Sequence[tuple[str, bytes]]) -> Upload:
         """Writes the files of a load. Raises Error."""
-        upload = await self._threads.read_repository(Upload, model, files)
+        upload = await self._threads.write(Upload, model, files)
         self._on_disk.add(upload)
         return upload
 
@@ -110,7 +110,7 @@ class Uploads:
     async def remove_unused(self, upload: Upload) -> None:
         """Removes an upload unless a version uses it."""
         if upload in self._on_disk and upload not in self._of.values():
-            await self._threads.read_repository(upload.remove)
+            await self._threads.write(upload.remove)
             self._on_disk.discard(upload)
 
     def abandon(self) -> None:

@@ -4,108 +4,30 @@ Each test has the form of the attack. Delays are compared with those of the same
 machine may be busy.
 """
 
-import http.client
-import threading
-import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
 
 import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from tests.compat.serving import Serving, write_model
+from tests.compat.measured import LIMIT, Measured, attack, infer, post, varint
+from tests.compat.serving import write_model
 
-LIMIT = 120.0
-PLAIN_SECONDS = 1.0
-DELAY_SECONDS = 0.4
-"""Allowed delay of a health request. Each of these attacks delayed it by 0.7 to 35 s."""
-PLAIN_FACTOR = 10
-"""Allowed delay in delays without an attack."""
 MIB = 1 << 20
 REPEATS = 20_000_000
-INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
 @pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     folder = tmp_path_factory.mktemp("parsing")
     for datatype in ("BYTES", "INT32"):
         write_model(folder / "models", datatype.lower(), datatype)
-    with Serving(folder / "models", folder / "server.log", "--model-control-mode=explicit", "--load-model=*") as made:
+    with Measured(folder / "models", folder / "server.log", "--model-control-mode=explicit", "--load-model=*") as made:
         yield made.wait_until_live()
         # An attack has not kept the server from ending.
         assert made.stop() == 0
-
-
-class Health(threading.Thread):
-    """Asks for the server's health again and again. `longest` is the longest time to an answer, in seconds."""
-
-    def __init__(self, serving: Serving) -> None:
-        super().__init__(daemon=True)
-        self._connection = http.client.HTTPConnection(serving.http_url, timeout=LIMIT)
-        self._ended = threading.Event()
-        self.longest = 0.0
-        self.failure: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            while not self._ended.wait(0.002):
-                began = time.monotonic()
-                self._connection.request("GET", "/v2/health/live")
-                answer = self._connection.getresponse()
-                answer.read()
-                assert answer.status == 200
-                self.longest = max(self.longest, time.monotonic() - began)
-        except Exception as error:
-            self.failure = error
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self.join(LIMIT)
-        self._connection.close()
-        if self.failure is not None:
-            raise self.failure
-
-
-def memory(serving: Serving, field: str) -> int:
-    """`VmHWM` is the largest memory since `reset_peak`, `VmRSS` the memory now."""
-    status = Path(f"/proc/{serving.process.pid}/status").read_text()
-    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith(field))
-
-
-def reset_peak(serving: Serving) -> None:
-    Path(f"/proc/{serving.process.pid}/clear_refs").write_text("5")
-
-
-@dataclass
-class Attacked:
-    answer: Any
-    peak: int
-    """Bytes of memory that the attack added for a moment."""
-    kept: int
-    """Bytes that are left of it."""
-
-
-def attack(serving: Serving, send: Callable[[], Any]) -> Attacked:
-    """Sends the attack while others ask for the server's health, and checks their longest wait."""
-    with Health(serving) as plain:
-        time.sleep(PLAIN_SECONDS)
-    reset_peak(serving)
-    before = memory(serving, "VmRSS")
-    with Health(serving) as attacked:
-        answer = send()
-    allowed = DELAY_SECONDS + PLAIN_FACTOR * plain.longest
-    assert attacked.longest < allowed, f"health was delayed by {attacked.longest:.2f} s, without attack {plain.longest}"
-    return Attacked(answer, memory(serving, "VmHWM") - before, memory(serving, "VmRSS") - before)
 
 
 def gzipped(parts: Iterator[bytes]) -> bytes:
@@ -116,23 +38,12 @@ def gzipped(parts: Iterator[bytes]) -> bytes:
 # gRPC: an empty field, repeated.
 
 
-def infer(serving: Serving, message: bytes, compression: grpc.Compression | None) -> tuple[str, str]:
-    """Status and text of a ModelInfer call with these bytes."""
-    with grpc.insecure_channel(serving.grpc_url, [("grpc.max_receive_message_length", -1)]) as channel:
-        call = channel.unary_unary(INFER, request_serializer=bytes, response_deserializer=bytes)
-        try:
-            call(message, timeout=LIMIT, compression=compression)
-        except grpc.RpcError as error:
-            return error.code().name, error.details() or ""
-    return "OK", ""
-
-
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.NoCompression])
 @pytest.mark.parametrize(
     ("field", "tag"), [("inputs", 0x2A), ("outputs", 0x32), ("parameters", 0x22), ("raw_input_contents", 0x3A)]
 )
 def test_grpc_message_that_repeats_an_empty_field(
-    serving: Serving, field: str, tag: int, compression: grpc.Compression
+    serving: Measured, field: str, tag: int, compression: grpc.Compression
 ) -> None:
     message = b"\x0a\x05bytes" + bytes((tag, 0)) * REPEATS
     attacked = attack(serving, lambda: infer(serving, message, compression))
@@ -143,7 +54,7 @@ def test_grpc_message_that_repeats_an_empty_field(
 
 
 @pytest.mark.parametrize("place", ["parameters of an input", "parameters of an output", "shape", "typed strings"])
-def test_grpc_message_that_repeats_a_field_within_a_tensor(serving: Serving, place: str) -> None:
+def test_grpc_message_that_repeats_a_field_within_a_tensor(serving: Measured, place: str) -> None:
     outer, inner = {
         "parameters of an input": (b"\x2a", b"\x22\x00"),
         "parameters of an output": (b"\x32", b"\x12\x00"),
@@ -160,15 +71,7 @@ def test_grpc_message_that_repeats_a_field_within_a_tensor(serving: Serving, pla
     assert attacked.peak < 5 * len(message)
 
 
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes((*out, value))
-
-
-def stream(serving: Serving, messages: Sequence[bytes], compression: grpc.Compression) -> tuple[str, str, list[bytes]]:
+def stream(serving: Measured, messages: Sequence[bytes], compression: grpc.Compression) -> tuple[str, str, list[bytes]]:
     """Status, text and answers of a ModelStreamInfer call with these messages."""
     answers: list[bytes] = []
     with grpc.insecure_channel(serving.grpc_url, [("grpc.max_receive_message_length", -1)]) as channel:
@@ -181,7 +84,7 @@ def stream(serving: Serving, messages: Sequence[bytes], compression: grpc.Compre
     return "OK", "", answers
 
 
-def test_grpc_message_that_repeats_an_empty_field_in_a_stream(serving: Serving) -> None:
+def test_grpc_message_that_repeats_an_empty_field_in_a_stream(serving: Measured) -> None:
     message = b"\x0a\x05bytes" + b"\x3a\x00" * REPEATS
     attacked = attack(serving, lambda: stream(serving, [message], grpc.Compression.Gzip))
     words = "the request has more than 100000 inputs, outputs, parameters and raw contents"
@@ -189,7 +92,7 @@ def test_grpc_message_that_repeats_an_empty_field_in_a_stream(serving: Serving) 
     assert attacked.peak < 5 * len(message)
 
 
-def test_long_names_in_a_stream(serving: Serving) -> None:
+def test_long_names_in_a_stream(serving: Measured) -> None:
     """Each name is 5 MB, and the answers do not repeat them."""
     message = b"\x0a" + varint(5_000_000) + b"x" * 5_000_000
     attacked = attack(serving, lambda: stream(serving, [message] * 8, grpc.Compression.Gzip))
@@ -199,7 +102,7 @@ def test_long_names_in_a_stream(serving: Serving) -> None:
     assert max(map(len, answers)) < 9000
 
 
-def test_load_of_a_long_name(serving: Serving) -> None:
+def test_load_of_a_long_name(serving: Measured) -> None:
     """Neither the answer nor the log repeats it."""
     before = serving.log.stat().st_size
     name = "x\x1b[2J\u202e\x9b" + "x" * 5_000_000
@@ -219,16 +122,6 @@ def test_load_of_a_long_name(serving: Serving) -> None:
 # JSON: many elements within the limit of bytes.
 
 _FULL = 60 * MIB
-
-
-def post(serving: Serving, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(serving.http_url, timeout=LIMIT)
-    try:
-        connection.request("POST", path, body, {name.replace("_", "-"): value for name, value in headers.items()})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
 
 
 def document(model: str, start: bytes, element: bytes, end: bytes) -> bytes:
@@ -258,7 +151,7 @@ JSON_ATTACKS = {
 
 
 @pytest.mark.parametrize("kind", JSON_ATTACKS)
-def test_json_with_many_elements(serving: Serving, kind: str) -> None:
+def test_json_with_many_elements(serving: Measured, kind: str) -> None:
     model, start, element, end, words = JSON_ATTACKS[kind]
     body = document(model, start, element, end)
     path = f"/v2/models/{model}/infer"
@@ -271,7 +164,7 @@ def test_json_with_many_elements(serving: Serving, kind: str) -> None:
     assert attacked.kept < 3 * _FULL
 
 
-def test_json_with_many_numbers_is_served(serving: Serving) -> None:
+def test_json_with_many_numbers_is_served(serving: Measured) -> None:
     count = 10_000_000
     start = b'{"inputs":[{"name":"INPUT0","shape":[%d],"datatype":"INT32","data":[' % count
     end = b'1]}],"parameters":{"binary_data_output":true}}'
@@ -285,7 +178,7 @@ def test_json_with_many_numbers_is_served(serving: Serving) -> None:
 @pytest.mark.parametrize(
     "path", ["/v2/repository/index", "/v2/logging", "/v2/trace/setting", "/v2/models/bytes/generate"]
 )
-def test_json_with_many_elements_elsewhere(serving: Serving, path: str) -> None:
+def test_json_with_many_elements_elsewhere(serving: Measured, path: str) -> None:
     body = b'{"x":{"y":[' + b'"",' * (_FULL // 3) + b'""]}}'
     attacked = attack(serving, lambda: post(serving, path, body))
     assert attacked.answer[0] == 400
@@ -300,7 +193,7 @@ def test_json_with_many_elements_elsewhere(serving: Serving, path: str) -> None:
 @pytest.mark.parametrize(
     ("element", "count"), [(b"\0\0\0\0", 5_000_000), (b"\4\0\0\0abcd\0\0\0\0", 1_000_000), (b"\0\0\0\1", 4)]
 )
-def test_many_or_long_strings(serving: Serving, element: bytes, count: int, output: str) -> None:
+def test_many_or_long_strings(serving: Measured, element: bytes, count: int, output: str) -> None:
     if count == 4:
         element += b"x" * (1 << 24)
     strings = 2 * count if len(element) == 12 else count
@@ -318,7 +211,7 @@ def test_many_or_long_strings(serving: Serving, element: bytes, count: int, outp
         assert answer.count(b'"') > 2 * strings
 
 
-def test_many_strings_over_grpc(serving: Serving) -> None:
+def test_many_strings_over_grpc(serving: Measured) -> None:
     count = 10_000_000
     inside = b"\x0a\x06INPUT0\x12\x05BYTES\x1a" + varint(len(varint(count))) + varint(count)
     size = varint(4 * count)
@@ -327,7 +220,7 @@ def test_many_strings_over_grpc(serving: Serving) -> None:
     assert attacked.answer == ("OK", "")
 
 
-def test_wrong_framing_is_explained(serving: Serving) -> None:
+def test_wrong_framing_is_explained(serving: Measured) -> None:
     head = b'{"inputs":[{"name":"INPUT0","shape":[20000],"datatype":"BYTES","parameters":{"binary_data_size":80001}}]}'
     length = str(len(head))
     body = head + bytes(80_001)
@@ -340,7 +233,7 @@ def test_wrong_framing_is_explained(serving: Serving) -> None:
 # Long names and texts.
 
 
-def test_long_request_id(serving: Serving) -> None:
+def test_long_request_id(serving: Measured) -> None:
     body = b'{"id":"%b","inputs":[]}' % (b"x" * (1 << 21))
     attacked = attack(serving, lambda: post(serving, "/v2/models/bytes/infer", body))
     assert attacked.answer[0] == 400
@@ -351,7 +244,7 @@ def test_long_request_id(serving: Serving) -> None:
     assert attacked.answer == ("INVALID_ARGUMENT", words)
 
 
-def test_long_name_over_grpc(serving: Serving) -> None:
+def test_long_name_over_grpc(serving: Measured) -> None:
     message = b"\x0a" + varint(1 << 22) + b"x" * (1 << 22)
     attacked = attack(serving, lambda: infer(serving, message, grpc.Compression.NoCompression))
     code, text = attacked.answer
@@ -360,7 +253,7 @@ def test_long_name_over_grpc(serving: Serving) -> None:
     assert len(text) < 9000
 
 
-def test_many_dimensions(serving: Serving) -> None:
+def test_many_dimensions(serving: Measured) -> None:
     dims = ",".join(["9223372036854775807"] * 2000)
     body = b'{"inputs":[{"name":"INPUT0","shape":[%b],"datatype":"INT32","data":[1]}]}' % dims.encode()
     attacked = attack(serving, lambda: post(serving, "/v2/models/int32/infer", body))
@@ -369,7 +262,7 @@ def test_many_dimensions(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("rpc", ["TraceSetting", "RepositoryModelLoad", "ModelMetadata"])
-def test_administrative_message_that_repeats_an_empty_field(serving: Serving, rpc: str) -> None:
+def test_administrative_message_that_repeats_an_empty_field(serving: Measured, rpc: str) -> None:
     message = b"\x1a\x00" * REPEATS
 
     def send() -> tuple[str, str]:
@@ -393,7 +286,7 @@ def test_administrative_message_that_repeats_an_empty_field(serving: Serving, rp
     assert attacked.peak < 5 * len(message)
 
 
-def test_small_compressed_message_that_becomes_large(serving: Serving) -> None:
+def test_small_compressed_message_that_becomes_large(serving: Measured) -> None:
     size = 300 * MIB
     message = b"\x0a\x05bytes\x3a" + varint(size) + bytes(size)
     attacked = attack(serving, lambda: infer(serving, message, grpc.Compression.Gzip))

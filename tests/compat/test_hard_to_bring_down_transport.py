@@ -18,7 +18,8 @@ from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.compat.serving import Serving, write_model
+from tests.compat.measured import Measured
+from tests.compat.serving import write_model
 from tests.transport.http2_wire import PREFACE, data, headers, message, settings
 
 WAIT = 60.0
@@ -26,19 +27,18 @@ MIB = 1 << 20
 ATTACK_SECONDS = 3.0
 MAX_DELAY_SECONDS = 0.25
 """Of the slowest health check but a few, besides ten times that of a server at rest. Each attack made it seconds."""
-SERVE = "import gc, sys; gc.disable(); from halimede.cli.main import main; sys.exit(main())"
+SERVE = "import gc; gc.disable(); from tools.turns import main; main()"
 
 
-class Uncollected(Serving):
+class Uncollected(Measured):
     """A server without a garbage collector, except for its own collections at the start."""
 
-    def command(self, repository: Path) -> Sequence[str]:
-        _, _, _, *rest = super().command(repository)
-        return sys.executable, "-c", SERVE, *rest
+    def program(self) -> Sequence[str]:
+        return sys.executable, "-c", SERVE
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     folder = tmp_path_factory.mktemp("attacked")
     write_model(folder / "models", "m", "UINT8")
     with Uncollected(folder / "models", folder / "server.log") as made:
@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         assert made.stop() == 0
 
 
-def resident(server: Serving, what: str = "VmRSS") -> int:
+def resident(server: Measured, what: str = "VmRSS") -> int:
     """MiB."""
     for line in Path(f"/proc/{server.process.pid}/status").read_text().splitlines():
         if line.startswith(what):
@@ -54,7 +54,7 @@ def resident(server: Serving, what: str = "VmRSS") -> int:
     raise AssertionError(f"no {what}")
 
 
-def settled(server: Serving, most: int) -> int:
+def settled(server: Measured, most: int) -> int:
     """MiB, after the server has had time to get below `most`."""
     limit = time.monotonic() + WAIT
     while (size := resident(server)) > most and time.monotonic() < limit:
@@ -62,7 +62,7 @@ def settled(server: Serving, most: int) -> int:
     return size
 
 
-def delays(server: Serving, holds: Callable[[], bool]) -> list[float]:
+def delays(server: Measured, holds: Callable[[], bool]) -> list[float]:
     """The times of health checks on a kept connection while something holds, at least twenty."""
     found: list[float] = []
     with socket.create_connection(("127.0.0.1", server.http_port), WAIT) as connection:
@@ -75,12 +75,14 @@ def delays(server: Serving, holds: Callable[[], bool]) -> list[float]:
     return found
 
 
-def check_delays(server: Serving, attack: Callable[[], object]) -> None:
+def check_delays(server: Measured, attack: Callable[[], object]) -> None:
     """Runs an attack on another thread, and asks for the server's health meanwhile."""
     plain = delays(server, lambda: False)
+    server.reset()
     thread = threading.Thread(target=attack, daemon=True)
     thread.start()
     found = delays(server, thread.is_alive)
+    server.check_turns()
     slow = statistics.quantiles(found, n=20)[-1]
     assert slow < MAX_DELAY_SECONDS + 10 * max(plain), f"{slow} s, at rest {max(plain)} s"
 
@@ -92,7 +94,7 @@ def broken_upload(port: int, path: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["/nope", "/v2/health/live", "/v2/models/m/infer", "metrics"])
-def test_broken_uploads_leave_no_memory(server: Serving, path: str) -> None:
+def test_broken_uploads_leave_no_memory(server: Measured, path: str) -> None:
     before = resident(server)
     port, path = (server.metrics_port, "/metrics") if path == "metrics" else (server.http_port, path)
     for _ in range(10):
@@ -126,7 +128,7 @@ def head(rpc: str, *more: bytes) -> bytes:
 
 
 @contextmanager
-def connection(server: Serving) -> Iterator[socket.socket]:
+def connection(server: Measured) -> Iterator[socket.socket]:
     """A gRPC client that reads and discards what the server writes."""
     with socket.create_connection(("127.0.0.1", server.grpc_port), WAIT) as client:
         client.sendall(PREFACE + settings())
@@ -146,7 +148,7 @@ def connection(server: Serving) -> Iterator[socket.socket]:
             reader.join(WAIT)
 
 
-def flood(server: Serving, frames_of: Callable[[int], bytes]) -> None:
+def flood(server: Measured, frames_of: Callable[[int], bytes]) -> None:
     """Sends the frames of one stream after the other, at 5 MB/s at most."""
     begun, sent, stream = time.monotonic(), 0, 1
     with connection(server) as client, suppress(OSError):
@@ -158,12 +160,12 @@ def flood(server: Serving, frames_of: Callable[[int], bytes]) -> None:
 
 
 @pytest.mark.parametrize("prefix", [b"", b"\x3f\xe1\x1f"], ids=["", "after a table size update"])
-def test_huffman_coded_values(server: Serving, prefix: bytes) -> None:
+def test_huffman_coded_values(server: Measured, prefix: bytes) -> None:
     block = prefix + head("ServerLive", literal(b"x", b"0" * 59_000, True))
     check_delays(server, lambda: flood(server, lambda stream: headers(stream, block, end=True)))
 
 
-def test_many_short_metadata(server: Serving) -> None:
+def test_many_short_metadata(server: Measured) -> None:
     block = head("ServerLive", *(literal(b"%d" % number, b"") for number in range(400)))
     check_delays(server, lambda: flood(server, lambda stream: headers(stream, block, end=True)))
 
@@ -175,7 +177,7 @@ def infer(size: int) -> bytes:
     return message(request.SerializeToString())
 
 
-def test_compressed_messages_in_a_queue(server: Serving) -> None:
+def test_compressed_messages_in_a_queue(server: Measured) -> None:
     packed = message(compress(bytes(250_000)), compressed=1)
 
     def attack() -> None:
@@ -187,7 +189,7 @@ def test_compressed_messages_in_a_queue(server: Serving) -> None:
     check_delays(server, attack)
 
 
-def test_pipelined_requests_without_end(server: Serving) -> None:
+def test_pipelined_requests_without_end(server: Measured) -> None:
     def attack() -> None:
         with socket.create_connection(("127.0.0.1", server.http_port), WAIT) as client:
             client.settimeout(0.2)
@@ -201,7 +203,7 @@ def test_pipelined_requests_without_end(server: Serving) -> None:
     check_delays(server, attack)
 
 
-def test_unfinished_heads_take_little_memory(server: Serving) -> None:
+def test_unfinished_heads_take_little_memory(server: Measured) -> None:
     fields = b"".join(b"%x:b\r\n" % number for number in range(130_000))[:MIB]
     before = resident(server)
     clients = [socket.create_connection(("127.0.0.1", server.http_port), WAIT) for _ in range(60)]
@@ -216,7 +218,7 @@ def test_unfinished_heads_take_little_memory(server: Serving) -> None:
             client.close()
 
 
-def test_answers_of_streams_that_are_not_read_leave_no_memory(server: Serving) -> None:
+def test_answers_of_streams_that_are_not_read_leave_no_memory(server: Measured) -> None:
     before = resident(server)
     with connection(server) as client:
         for stream in range(1, 61, 2):
@@ -229,7 +231,7 @@ def test_answers_of_streams_that_are_not_read_leave_no_memory(server: Serving) -
     assert server.status("/v2/health/live") == 200
 
 
-def test_large_administrative_message_is_refused(server: Serving) -> None:
+def test_large_administrative_message_is_refused(server: Measured) -> None:
     with socket.create_connection(("127.0.0.1", server.grpc_port), WAIT) as client:
         client.sendall(PREFACE + settings() + headers(1, head("TraceSetting")))
         client.sendall(data(1, struct.pack(">BI", 0, 3 * MIB) + bytes(1000)))
@@ -240,7 +242,7 @@ def test_large_administrative_message_is_refused(server: Serving) -> None:
             received += more
 
 
-def test_bad_prefaces_are_logged_once_a_second(server: Serving) -> None:
+def test_bad_prefaces_are_logged_once_a_second(server: Measured) -> None:
     begun = time.monotonic()
     for _ in range(200):
         with socket.create_connection(("127.0.0.1", server.grpc_port), WAIT) as client, suppress(OSError):

@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 
 import numpy as np
 import pytest
 
+from halimede.engine.classification import MAX_COPIED_ON_LOOP_BYTES
 from halimede.engine.engine import Engine
+from halimede.engine.shared_memory import SegmentMemory
 from halimede.engine_port import EnginePort, RegionKind, RegisterSystemMemory, SystemMemoryStatus, UnregisterMemory
 from halimede.errors import Cancelled, Invalid, NotFound
 from halimede.requests import InferRequest, InferResponse
@@ -164,6 +167,35 @@ def test_inference_whose_many_strings_are_being_read_is_cancelled(tmp_path: Path
                 await reply.answered()
                 assert isinstance(reply.error, Cancelled)
                 assert await ask(engine, SystemMemoryStatus()) == []
+
+    run(scenario)
+
+
+def test_large_input_that_is_the_output_is_read_on_another_thread(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        columns = MAX_COPIED_ON_LOOP_BYTES // 4 + 1
+        with segment(4 * columns) as (key, memory):
+            assert memory.buf is not None
+            memory.buf[:4] = b"abcd"
+            async with running(options_for(tmp_path, {"m": IDENTITY}, allow_client_shm=True)) as engine:
+                await ask(engine, RegisterSystemMemory("r", key, 0, 4 * columns))
+                threads: list[int] = []
+                reply = Awaited()
+                read = SegmentMemory.host
+
+                def host(self: SegmentMemory) -> memoryview:
+                    threads.append(get_ident())
+                    return read(self)
+
+                SegmentMemory.host = host  # type: ignore[method-assign]  # to see where it is called
+                try:
+                    engine.infer(request_in("r", columns, None), reply)
+                    await reply.answered()
+                finally:
+                    SegmentMemory.host = read  # type: ignore[method-assign]
+                assert threads
+                assert get_ident() not in threads
+                assert bytes(reply.response.outputs[0].memory.host()[:4]) == b"abcd"
 
     run(scenario)
 

@@ -47,6 +47,9 @@ class HandThreads(LoadThreads):
     async def read_repository(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
 
+    async def write(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
     async def inspect(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
 

@@ -104,6 +104,9 @@ class InlineThreads(LoadThreads):
     async def read_repository(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
 
+    async def write(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
 
 def test_version_is_closed_when_its_last_batch_has_ended() -> None:
     """A batch of a model with many responses may run on after the last one."""

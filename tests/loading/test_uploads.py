@@ -59,6 +59,9 @@ class InlineThreads(LoadThreads):
     async def read_repository(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
 
+    async def write(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
 
 def test_upload_is_removed_with_the_last_version_that_uses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -38,6 +38,9 @@ class AdminRpc:
     right: Right | None = None
 
 
+MAX_LOAD_ON_LOOP_BYTES: Final = 1 << 12
+"""Size of a request to load a model that the event loop reads. One of 64 KiB may have thousands of parameters, which
+are counted first, and takes 10 ms."""
 MAX_WRITTEN_ON_LOOP: Final = 200
 """Models of an answer that the event loop writes, which takes 3 ms."""
 
@@ -103,7 +106,7 @@ def admin_rpcs(port: EnginePort, offload: Offload) -> dict[str, Unary]:
 
 
 def _handle(port: EnginePort, offload: Offload, rpc: AdminRpc, message: Buffer, call: GrpcCall) -> None:
-    if len(message) <= MAX_SMALL_MESSAGE_BYTES:
+    if len(message) <= (MAX_LOAD_ON_LOOP_BYTES if rpc.large else MAX_SMALL_MESSAGE_BYTES):
         _ask(port, offload, rpc, partial(rpc.read, message), call)
     else:  # the transport lets it pass only if the row is `large`
         offload(partial(rpc.read, message), lambda query: _ask(port, offload, rpc, partial(_unwrapped, query), call))
