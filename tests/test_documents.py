@@ -40,7 +40,7 @@ OTHERS: Mapping[str, str] = MappingProxyType(
 )
 """Flags in the documents that no command of ours has, and which program has them."""
 
-EXTRAS_FOR_WORK_ON_HALIMEDE = {"bench", "compile", "demo", "dev", "trees"}
+EXTRAS_FOR_WORK_ON_HALIMEDE = {"bench", "compile", "demo", "dev", "fuzz", "trees"}
 """The extras that no user of the server needs."""
 
 FOREIGN_FLAGS = (ROOT / "bench", ROOT / "docs" / "contract")

@@ -167,8 +167,7 @@ class Http2Connection(FrameReader, Generic[H]):
             self._hold(_TURN)
             self._listener.turns.wait(self._go_on)
         # Others, such as health checks, are still read.
-        # Not `seems_full`, which is a call.
-        full = self._listener.buffered.full or self._account.full
+        full = self._listener.buffered.full or self._account.full  # `seems_full` is a call
         if full and any(stream.partial_bytes() for stream in self._streams.values()):
             self._hold(_MEMORY)
 
@@ -256,8 +255,7 @@ class Http2Connection(FrameReader, Generic[H]):
         self._flush()
 
     def _lose_some(self, streams: Iterator[Http2Stream]) -> None:
-        """Ends streams of a lost connection, the others in later turns of the loop: a thousand take some milliseconds,
-        and many connections may be lost at once."""
+        """Ends streams of a lost connection, the others in later turns of the loop: a thousand take milliseconds."""
         for number, stream in enumerate(streams, 1):
             self._lose(stream)
             if number >= SLICE_UNITS:
