@@ -9,6 +9,7 @@ RESULTS := bench/results
 TORCH := .cache/torch
 JAX := .cache/jax
 AZURITE := .cache/azurite
+CONSOLE := .cache/console
 TENSORFLOW := .cache/tensorflow
 SERVE_FLAGS ?=
 FUZZ_SECONDS ?= 600
@@ -19,7 +20,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-formats test-trees test-dali test-azure test-gpu unit check format conformance rows bench soak profile demo protocol audit clean
+.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-formats test-trees test-dali test-azure test-gpu test-console unit check format conformance rows bench soak profile demo protocol audit clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -82,6 +83,11 @@ test-azure: $(VENV)/.dev $(AZURITE)/.ready ## test models in an emulator of Azur
 test-gpu: $(VENV)/.dev ## test CUDA shared memory, placement and metrics on a machine with an NVIDIA GPU
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[gpu]' 'tritonclient[cuda]'
 	$(BIN)/python -m pytest -m gpu tests/gpu
+
+test-console: compiled $(VENV)/.dev $(CONSOLE)/.ready ## test the console in Debian's chromium, and its scripts' types (needs npm)
+	$(CONSOLE)/node_modules/.bin/tsc -p tests/browser/tsconfig.json
+	$(BIN)/python -m pip install -q --disable-pip-version-check 'playwright>=1.49'
+	HALIMEDE_NODE_MODULES=$(abspath $(CONSOLE))/node_modules $(BIN)/python -m pytest -n 2 tests/browser/with_pages.py tests/browser/with_behaviour.py
 
 unit: $(VENV)/.dev ## run the tests that need no server, no demo and no other program
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
@@ -212,6 +218,13 @@ audit: $(VENV)/.dev ## look up the locked packages in the database of known vuln
 	@test -x .cache/audit/bin/pip-audit || { $(BIN)/python -m venv .cache/audit && \
 	  .cache/audit/bin/python -m pip install -q --disable-pip-version-check 'pip-audit>=2.9'; }
 	@$(BIN)/python -m tools.audit .cache/audit/bin/pip-audit
+
+$(CONSOLE)/.ready: Makefile
+	@echo "Installing axe-core, the compiler of TypeScript and the types of the console's libraries in $(CONSOLE) ..."
+	@mkdir -p $(CONSOLE)
+	@npm install --silent --no-audit --no-fund --prefix $(CONSOLE) axe-core@4.14.1 typescript@7.0.2 preact@11.2.0 \
+	  htm@3.1.1 uplot@1.6.32
+	@touch $@
 
 clean: ## remove what the targets created, except the virtual environment
 	rm -rf $(REPOSITORY) examples/torch_repository .cache .mypy_cache .pytest_cache .ruff_cache build

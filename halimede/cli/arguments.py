@@ -58,6 +58,17 @@ class Top(Order):
 
 
 @dataclass(frozen=True, slots=True)
+class Console(Order):
+    """Which server to show, and at which address the console listens. `metrics_url` is empty if it was not given."""
+
+    url: str
+    metrics_url: str
+    port: int
+    address: str
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Init(Order):
     """Of which file to make a model, and in which repository. `name` is empty if the file gives the name."""
 
@@ -193,6 +204,34 @@ def add_top(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--once", action="store_true", help="show one interval and exit")
     parser.add_argument("--json", action="store_true", help="with --once: print JSON instead of a table")
+
+
+def add_console(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "halimede console [URL] [options]"
+    parser.description = (
+        "Opens a page for browsers that shows a running server and tries its models. It works with any server that "
+        "speaks\nTriton's protocol; what such a server does not tell is left out. Ctrl-C ends it. HALIMEDE_KEY has "
+        "the key of a server\nwith --auth. For a server of your own, halimede serve --console-port=8003 shows more."
+    )
+    parser.add_argument("url", nargs="?", default=URL, metavar="URL", help=f"HTTP port of the server (default {URL})")
+    parser.add_argument(
+        "--metrics-url",
+        default="",
+        metavar="URL",
+        help="where the server's metrics are, with or without /metrics at the end (default: port 8002 of the same "
+        "machine, or /metrics of the HTTP port)",
+    )
+    parser.add_argument("--console-port", type=_port, default=8003, metavar="NUMBER", help="port (default 8003)")
+    parser.add_argument(
+        "--console-address", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--console-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name by which browsers may know the console, besides localhost and addresses; may be repeated",
+    )
 
 
 def add_init(parser: argparse.ArgumentParser) -> None:
@@ -466,6 +505,13 @@ def _count(text: str) -> int:
     return number
 
 
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to 65535")
+    return number
+
+
 def _filled(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("it is empty")
@@ -480,6 +526,7 @@ def _rate(text: str) -> float:
 
 
 _interval.__name__ = _rate.__name__ = "number"  # argparse names the type in its message
+_port.__name__ = "integer"
 _count.__name__ = "integer"
 
 
@@ -491,6 +538,11 @@ def _top(given: argparse.Namespace) -> Top:
     if given.json and not given.once:
         raise Invalid("--json needs --once")
     return Top(given.url, given.metrics_url, given.interval, given.once, given.json)
+
+
+def _console(given: argparse.Namespace) -> Console:
+    hosts = tuple(name.lower() for name in given.console_host)
+    return Console(given.url, given.metrics_url, given.console_port, given.console_address, hosts)
 
 
 def _init(given: argparse.Namespace) -> Init:
@@ -552,6 +604,7 @@ COMMANDS: Mapping[str, tuple[Callable[[argparse.ArgumentParser], None], Callable
     MappingProxyType(
         {
             "top": (add_top, _top),
+            "console": (add_console, _console),
             "init": (add_init, _init),
             "convert": (add_convert, _convert),
             "check": (add_check, _check),

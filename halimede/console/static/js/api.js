@@ -93,7 +93,7 @@ export function modelPath(name, version = "") {
  * @param {ReadableStream<Uint8Array>} body
  */
 export async function* eventsOf(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  const reader = body.pipeThrough(/** @type {any} */ (new TextDecoderStream())).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();

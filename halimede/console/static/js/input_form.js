@@ -7,6 +7,7 @@ import { bytes, shape } from "./format.js";
 const FILE_NAMES = /file|image|picture|photo|jpe?g|png|audio|wav|raw/i;
 const SOUND_NAMES = /audio|sound|wav|speech/i;
 const START_SIZE = 8;
+const MIN_SAMPLES = 100;
 const RATES = [8000, 16000, 22050, 24000, 44100, 48000];
 
 /**
@@ -85,6 +86,12 @@ function fitted(amount, fixed, batched) {
   return dims;
 }
 
+/** Whether sound can be in a shape: its last dimension is open, or long. */
+function soundFits(dims) {
+  const size = dims.at(-1) ?? 0;
+  return size === -1 || size >= MIN_SAMPLES;
+}
+
 const MODES = {
   values: "Values",
   random: "Random",
@@ -102,10 +109,11 @@ export function InputForm({ input, batched, optional, form, problem, change }) {
   const textual = isText(input.datatype);
   const modes = textual
     ? ["values", "file", ...(optional ? ["none"] : [])]
-    : ["values", "random", ...(pictureLayout(dims) ? ["picture"] : []), ...(isFloat(input.datatype) && dims.length <= 2 ? ["sound"] : []), ...(optional ? ["none"] : [])];
+    : ["values", "random", ...(pictureLayout(dims) ? ["picture"] : []), ...(isFloat(input.datatype) && dims.length <= 2 && soundFits(dims) ? ["sound"] : []), ...(optional ? ["none"] : [])];
   const id = `input-${input.name.replace(/\W/g, "-")}`;
   const pick = (mode) => change(mode === "random" ? { mode, values: random(input.datatype, product(form.sizes) * form.rows) } : { mode, values: null, file: null, pixels: null });
-  const touched = form.mode === "values" && form.text !== "" ? problem : form.mode === "values" ? "" : "";
+  // An empty field is no mistake yet, and a missing file is plain to see.
+  const touched = form.mode === "values" && form.text !== "" ? problem : "";
   return html`<div class="input" role="group" aria-labelledby=${id}>
     <header><h3 id=${id}>${input.name}</h3><span class="dim">${input.datatype} ${shape(input.shape)}</span>
       <div class="segments" role="group" aria-label=${`How to fill ${input.name}`}>${modes.map((mode) => html`<button type="button" aria-pressed=${form.mode === mode ? "true" : "false"} onClick=${() => pick(mode)}>${textual && mode === "values" ? "Text" : MODES[mode]}</button>`)}</div>

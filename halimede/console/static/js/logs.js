@@ -42,6 +42,6 @@ export function Logs() {
     </div>
     <section class="panel log" ref=${list} onScroll=${scrolled} tabindex="0" role="log" aria-label="Lines of the log">
       ${shown.length === 0 && html`<${Empty} title=${lines.length ? "No line fits." : "Nothing was logged yet."} />`}
-      ${shown.map((line) => html`<div class="entry ${line.level}" key=${line.number}><time title=${new Date(line.time).toISOString()}>${clock(line.time, true)}</time><span class="level">${line.level}</span><span class="text ${line.text.includes("\n") ? "lines" : ""}" title=${line.where}>${line.text}</span></div>`)}
+      ${shown.map((line) => html`<div class="entry ${line.level}" key=${line.number}><time title=${new Date(line.time).toISOString()}>${clock(line.time, true)}</time><span class="level">${line.level}</span><span class="text ${line.text.includes("\n") ? "lines" : ""}" tabindex=${line.text.includes("\n") ? "0" : null} title=${line.where}>${line.text}</span></div>`)}
     </section>`;
 }

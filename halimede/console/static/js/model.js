@@ -37,7 +37,7 @@ export function ModelPage({ name, tab, query }) {
         ${versions.length > 1 && html`<label class="line"><span class="dim">Version</span><select value=${model.version} onChange=${(event) => (location.hash = link(tab, event.target.value))}>
           ${versions.map((each) => html`<option value=${each.version}>${each.version}${each.ready ? "" : ` (${each.state.toLowerCase()})`}</option>`)}
         </select></label>`}
-        <${Actions} model=${model} />
+        <${Actions} model=${model} alone=${!tab} />
       </div>
     </div>
     ${model.failed && html`<${Note} kind="bad" title="This version is not in service."><pre class="mono">${model.row.reason}</pre><//>`}
@@ -57,8 +57,8 @@ function Facts({ model }) {
     ${model.row.last > 0 && html`<span>last request ${ago(model.row.last)}</span>`}`;
 }
 
-/** Loading and unloading. */
-function Actions({ model }) {
+/** Loading and unloading. `alone`: nothing else on the page asks for the token. */
+function Actions({ model, alone }) {
   const { hello } = useStore();
   const works = useToken();
   const [busy, setBusy] = useState("");
@@ -86,7 +86,7 @@ function Actions({ model }) {
       : html`<button type="button" class="main" disabled=${off} title=${title} onClick=${() => act("load")}>${busy === "load" ? "Loading …" : "Load"}</button>`}
     ${failure && html`<${Note} kind="bad">${failure}<//>`}
   </div>
-  ${works === false && html`<div class="wide"><${TokenNeeded} what="Loading and unloading" /></div>`}`;
+  ${works === false && alone && html`<div class="wide"><${TokenNeeded} what="Loading and unloading" /></div>`}`;
 }
 
 const PHASES = [

@@ -61,7 +61,7 @@ function Totals() {
     else if (model.failed) failed += 1;
   }
   return html`<dl class="tiles" aria-label="Totals">
-    <${Tile} label="In service" value=${loaded ? number(ready) : "–"} note=${failed ? `${failed} failed` : loaded ? `of ${models.size}` : ""} kind=${failed ? "bad" : ""} />
+    <${Tile} label="In service" value=${loaded ? number(ready) : "–"} note=${failed ? `${failed} failed` : loaded ? `of ${models.size}` : ""} kind=${failed ? "bad part" : ""} />
     <${Tile} label="Requests" value=${number(now(totals.rate))} unit="/s" values=${last(totals.rate)} />
     <${Tile} label="Failures" value=${number(now(totals.failures))} unit="/s" values=${last(totals.failures)} kind=${failing ? "bad" : ""} />
     <${Tile} label="Waiting" value=${number(now(totals.waiting))} values=${last(totals.waiting)} kind="queue" />

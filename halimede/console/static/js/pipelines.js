@@ -8,6 +8,8 @@ import { State, Empty, Note } from "./parts.js";
 
 const AT_ONCE = 6;
 const BOX = { width: 160, height: 62, gapX: 104, gapY: 22 };
+/** A graph is scaled down to this width; beyond it scrolls. */
+const MIN_WIDTH = 760;
 /** How far below the boxes an edge runs that passes a column. */
 const DETOUR = 20;
 
@@ -51,7 +53,7 @@ export function Pipelines() {
     ${ensembles.map((name) => html`<${Panel} key=${name} name=${name} kind="ensemble" graph=${ensembleGraph(name, configs.get(name))} />`)}
     ${[...callers].map(([name, calls]) => html`<${Panel} key=${`calls ${name}`} name=${name} kind="calls models" graph=${callGraph(name, calls)} />`)}
     ${store.has("traces")
-      ? !tracing && html`<${Note}>Calls of Python models are known from traces. <a href="#/traces">Switch them on</a> to see which models call which.<//>`
+      ? !tracing && html`<${Note}>Calls of Python models are known from traces, if the model passes <code>trace=request.trace()</code> on. <a href="#/traces">Record requests</a> to see which models call which.<//>`
       : html`<${Note}>This server does not show its traces, so calls of Python models are not known.<//>`}`;
 }
 
@@ -130,15 +132,14 @@ function Panel({ name, kind, graph }) {
   const model = store.versions(name).filter((each) => each.ready).at(-1);
   const of = (node) => (node.model ? store.versions(node.model).filter((each) => each.ready).at(-1) : model);
   const live = (edge) => {
-    const target = graph.nodes.find((node) => node.id === edge.to);
-    const owner = edge.to === "out" ? graph.nodes.find((node) => node.id === edge.from) : target;
-    return of(owner)?.rate ?? 0;
+    // A step's model may serve others too; of this pipeline each edge carries what the pipeline gets.
+    return edge.call ? (of(graph.nodes.find((node) => node.id === edge.to))?.rate ?? 0) : (model?.rate ?? 0);
   };
   return html`<section class="panel" aria-label=${`Pipeline ${name}`}>
     <header><h2><a href=${`#/models/${encodeURIComponent(name)}`}>${name}</a></h2><span class="tag">${kind}</span>
       ${model && html`<span class="dim">${number(model.rate)} requests/s, ${duration(model.latency)}</span><${State} model=${model} />`}</header>
     <div class="body graph" tabindex="0" role="region" aria-label=${`Graph of ${name}`}>
-      <svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="group" aria-label=${`${name}: ${graph.edges.map((edge) => `${labelOf(graph, edge.from)} to ${labelOf(graph, edge.to)}: ${edge.label}`).join("; ")}`}>
+      <svg style=${{ width: `${width}px`, minWidth: `${Math.min(width, MIN_WIDTH)}px` }} viewBox=${`0 0 ${width} ${height}`} role="group" aria-label=${`${name}: ${graph.edges.map((edge) => `${labelOf(graph, edge.from)} to ${labelOf(graph, edge.to)}: ${edge.label}`).join("; ")}`}>
         ${graph.edges.map((edge) => html`<${Line} edge=${edge} from=${places[edge.from]} to=${places[edge.to]} rate=${live(edge)} low=${depth[edge.to] - depth[edge.from] > 1 ? low : 0}
           early=${graph.edges.filter((each) => each.to === edge.to).length > 1 && graph.edges.filter((each) => each.from === edge.from).length === 1} />`)}
         ${graph.nodes.map((node) => html`<${Box} node=${node} at=${places[node.id]} model=${node.io ? null : of(node)} />`)}
@@ -183,7 +184,7 @@ function Box({ node, at, model }) {
     <text class="name" x=${node.io ? BOX.width / 2 : 14} y=${node.io ? 36 : 22} text-anchor=${node.io ? "middle" : "start"}>${cut(node.label, 20)}</text>
     ${!node.io && html`<text class="small" x="14" y="39">${facts}</text><text class="small" x="14" y="54">${waits}</text>`}
   </g>`;
-  return node.io ? box : html`<a href=${`#/models/${encodeURIComponent(node.model)}`} aria-label=${`${node.label}, ${facts}`}>${box}</a>`;
+  return node.io ? box : html`<a href=${`#/models/${encodeURIComponent(node.model)}`}>${box}</a>`;
 }
 
 function cut(text, length) {

@@ -98,13 +98,13 @@ function fromHalf(bits) {
 /** Random values that most models take: small numbers, words. */
 export function random(datatype, amount) {
   const words = ["red", "green", "blue", "sun", "rain", "sea", "hill", "river"];
-  const make = isText(datatype)
+  const make = /** @type {() => any} */ (isText(datatype)
     ? () => words[Math.floor(Math.random() * words.length)]
     : datatype === "BOOL"
       ? () => Math.random() < 0.5
       : isFloat(datatype)
         ? () => Number(Math.random().toFixed(4))
-        : () => Math.floor(Math.random() * 100);
+        : () => Math.floor(Math.random() * 100));
   return Array.from({ length: amount }, make);
 }
 
