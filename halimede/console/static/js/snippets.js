@@ -12,9 +12,9 @@ function fits(inputs) {
 }
 
 /**
- * @param {{host: string, model: string, version: string, inputs: any[], outputs: any[], parameters: any, stream: boolean}} call
+ * @param {{host: string, model: string, version: string, inputs: any[], outputs: any[], parameters: any, stream: boolean, files: Record<string, string>}} call
  */
-export function curl({ host, model, version, inputs, outputs, parameters, stream }) {
+export function curl({ host, model, version, inputs, outputs, parameters, stream, files }) {
   const path = `http://${host}/v2/models/${encodeURIComponent(model)}${version ? `/versions/${version}` : ""}`;
   if (stream) {
     const document = Object.fromEntries(inputs.map(({ name, values }) => [name, values.length === 1 ? values[0] : values]));
@@ -26,6 +26,9 @@ export function curl({ host, model, version, inputs, outputs, parameters, stream
     ...(classes.length ? { outputs: outputs.map(({ name, classes: n }) => (n ? { name, parameters: { classification: n } } : { name })) } : {}),
     ...(Object.keys(parameters).length ? { parameters } : {}),
   };
+  const file = inputs.length === 1 ? files[inputs[0].name] : undefined;
+  // A body without JSON is the only input of the model.
+  if (file) return `curl ${path}/infer -H 'Inference-Header-Content-Length: 0' --data-binary @${shell(file)}`;
   if (fits(inputs)) return `curl ${path}/infer -d ${shell(JSON.stringify(document))}`;
   return `# The data are too long for a command line, so they are in a file: request.json\n# ${JSON.stringify(document)}\ncurl ${path}/infer -d @request.json`;
 }
