@@ -151,6 +151,14 @@ def test_keyboard_reaches_everything(page: Page) -> None:
     expect(page.locator("#content")).to_be_focused()
 
 
+OUTSIDE = """() => {
+  const right = (part) => part.getBoundingClientRect().right;
+  return [...document.querySelectorAll(".grid > .head > *, .grid .row > *, .panel > *, .tile > *")]
+    .filter((part) => right(part) > right(part.closest(".grid, .panel, .tile"))).map((part) => part.textContent);
+}"""
+"""What lies beyond the right side of their box."""
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible_and_fit(
@@ -166,6 +174,7 @@ def test_pages_are_accessible_and_fit(
         expect(page.locator(".skeleton")).to_have_count(0)
         page.wait_for_function("() => document.querySelector('main h1, main .tiles, main .empty') !== null")
         assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0, f"{name} overflows"
+        assert page.evaluate(OUTSIDE) == [], f"{name} has parts outside of their boxes"
         page.evaluate(f"() => {{ {axe} }}")
         found = page.evaluate(
             "async () => (await axe.run(document)).violations.map((each) =>"
