@@ -20,7 +20,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-formats test-trees test-dali test-azure test-gpu test-console unit check format conformance rows bench soak profile demo protocol audit clean
+.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-formats test-trees test-dali test-azure test-gpu test-perf test-sandbox test-console unit check format conformance rows bench soak profile demo protocol audit clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -88,6 +88,13 @@ test-console: compiled $(VENV)/.dev $(CONSOLE)/.ready ## test the console in Deb
 	$(CONSOLE)/node_modules/.bin/tsc -p tests/browser/tsconfig.json
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'playwright>=1.49'
 	HALIMEDE_NODE_MODULES=$(abspath $(CONSOLE))/node_modules $(BIN)/python -m pytest -n 2 tests/browser/with_pages.py tests/browser/with_behaviour.py
+
+test-perf: compiled $(VENV)/.dev ## test halimede perf beside perf_analyzer, and against queueing theory
+	HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m perf -n 2 --dist=loadfile \
+	  tests/compat/test_perf.py tests/compat/test_perf_queueing.py tests/conformance/test_perf.py tests/examples/test_measuring.py
+
+test-sandbox: $(VENV)/.dev ## test what models in the sandbox can reach, and servers that lack memory or disk (needs root)
+	$(BIN)/python -m pytest -m sandbox $(SERVERS) tests/compat/test_sandbox.py tests/compat/test_scarce.py
 
 unit: $(VENV)/.dev ## run the tests that need no server, no demo and no other program
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \

@@ -16,6 +16,8 @@ import pytest
 from tests.compat.serving import Serving, write_model
 from tests.ports import free_ports
 
+pytestmark = pytest.mark.perf
+
 LIMIT = 60.0
 FAILING = """import triton_python_backend_utils as pb_utils
 

@@ -15,6 +15,8 @@ import pytest
 from halimede.perf.schedules import SECOND, poisson
 from tests.perf.stand_in import stand_in
 
+pytestmark = pytest.mark.perf
+
 SERVICE = 0.1
 PLACES = 2
 REQUESTS = 120

@@ -185,6 +185,8 @@ def sandboxed(request: pytest.FixtureRequest) -> Iterator[Sandboxed]:
 
 _UNPACK = """# writes into the environment, as that of conda-pack does
 import os, sys
+
+pytestmark = pytest.mark.sandbox
 folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 with open(os.path.join(folder, "moved"), "w") as file:
     file.write("yes")

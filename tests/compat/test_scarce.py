@@ -30,6 +30,8 @@ SMALL = 1 << 20
 PYTHON = """
 import triton_python_backend_utils as pb_utils
 
+pytestmark = pytest.mark.sandbox
+
 class TritonPythonModel:
     def execute(self, requests):
         tensors = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]

@@ -18,6 +18,8 @@ from tests.conformance.runner import Pair
 from tests.conformance.servers import Server
 from tests.conformance.test_perf_analyzer import BENCH, COUNT, DATA, FLAGS, REFUSED, SERVED, TRIES
 
+pytestmark = pytest.mark.perf
+
 SECONDS = 30.0
 REAL = (str(servers.ORACLE), "perf")
 OURS = (sys.executable, "-m", "halimede", "perf")

@@ -8,6 +8,8 @@ import pytest
 from tests.compat.serving import Serving
 from tests.examples.test_tour import Step, run, steps
 
+pytestmark = pytest.mark.perf
+
 SECTIONS = ("The first number", "One level", "A rate instead of clients", "Files, plots and comparisons")
 STEADY = " --stability-percentage 99999"
 """Takes any measurement for a steady one: other tests run at the same time."""
