@@ -149,9 +149,8 @@ class Ports:
 
         def service_of(port: EnginePort, caller: Caller | None) -> GrpcService:
             access = _access(self._options.grpc_restricted, self._options.grpc_forward_pattern, caller)
-            return GrpcService(
-                port, self._options.grpc_options.max_response_pool_size, access, self._traces, self._offload
-            )
+            pool, later = self._options.grpc_options.max_response_pool_size, asyncio.get_running_loop().call_soon
+            return GrpcService(port, pool, access, self._traces, self._offload, later)
 
         service: GrpcService | GrpcOfCallers = service_of(self._audited(port), None)
         if (guard := self._guard) is not None:

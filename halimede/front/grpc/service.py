@@ -5,6 +5,7 @@ thread. Nothing blocks; a large message is parsed on another thread.
 """
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic_ns
 from typing import ClassVar
@@ -40,6 +41,9 @@ DRAINING = "GRPC server is shutting down and has stopped accepting new requests.
 """Triton's text for an inference after the server began to stop."""
 
 
+CANCELS_PER_TURN = 64
+"""Requests of streams that are cancelled in a turn of the loop, which take about a millisecond. A stream may have sixty
+thousand."""
 UNLIMITED_POOL = 2**31 - 1
 """The default of `--grpc-max-response-pool-size`."""
 
@@ -48,7 +52,8 @@ class GrpcService:
     """The handlers of one server over one engine port.
 
     `response_pool_size` is how many responses of a request may wait for its reader before the model waits (G32).
-    `access` says what is restricted and what is forwarded. `offload` parses large messages on another thread.
+    `access` says what is restricted and what is forwarded. `offload` parses large messages on another thread. `later`
+    calls a step in the next turn of the loop.
     """
 
     def __init__(
@@ -58,8 +63,11 @@ class GrpcService:
         access: Access = OPEN,
         traces: Sampler = UNTRACED,
         offload: Offload = at_once,
+        later: Callable[[Callable[[], None]], object] = lambda step: step(),
     ) -> None:
         self.port = port
+        self._later = later
+        self._leaving: deque[_StreamReply] = deque()
         self.offload = offload
         # 0 means no limit to the engine, and costs no callback per response.
         self.most_ahead = response_pool_size if response_pool_size < UNLIMITED_POOL else 0
@@ -74,6 +82,23 @@ class GrpcService:
         rpcs[SERVICE + "ModelInfer"] = Unary(infer, True, raw_offset)
         rpcs[SERVICE + "ModelStreamInfer"] = Bidirectional(partial(stream, self), True, raw_offset)
         self.rpcs = restricted(rpcs, access)
+
+    def cancel_all(self, replies: Iterable["_StreamReply"]) -> None:
+        """Cancels requests of a stream whose client has gone, a few in each turn of the loop."""
+        waits = bool(self._leaving)
+        # A request whose model is not known yet has not reached the engine.
+        self._leaving.extend(reply for reply in replies if reply.key is not None)
+        if not waits:
+            self._cancel_some()
+
+    def _cancel_some(self) -> None:
+        leaving = self._leaving
+        for _ in range(min(len(leaving), CANCELS_PER_TURN)):
+            reply = leaving.popleft()
+            assert reply.key is not None
+            cancel(self.port, reply.key, "gRPC stream", reply.incoming.model_name, reply.incoming.id)
+        if leaving:
+            self._later(self._cancel_some)
 
     def drain(self) -> None:
         """Refuses inferences from now on. Those in flight go on (G35). A stream ends when it has none."""
@@ -341,20 +366,14 @@ class InferStream:
 
     def cancelled(self) -> None:
         self._end()
-        for reply in self._open:
-            # A request whose model is not known yet has not reached the engine.
-            if reply.key is not None:
-                incoming = reply.incoming
-                cancel(self._service.port, reply.key, "gRPC stream", incoming.model_name, incoming.id)
+        self._service.cancel_all(self._open)
         self._open.clear()
         self._line.clear()
 
     def _cancel_all(self) -> None:
         """Cancels what is in flight, because the call ends with an error."""
         self._end()
-        for reply in self._open:
-            if reply.key is not None:
-                self._service.port.cancel(reply.key)
+        self._service.cancel_all(self._open)
         self._open.clear()
         self._line.clear()
 

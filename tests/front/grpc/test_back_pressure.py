@@ -1,12 +1,13 @@
 """Streams with a slow client, or a slow first request: the front end holds a bounded amount."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from halimede.errors import NotFound
-from halimede.front.grpc.service import GrpcService
+from halimede.front.grpc.service import CANCELS_PER_TURN, GrpcService
 from halimede.requests import InferResponse
 from halimede.tensors import INT32, HostMemory, Tensor
 from halimede.transport.grpc.calls import Bidirectional, StreamObserver
@@ -135,3 +136,19 @@ def test_stream_that_is_cancelled_while_it_is_held_back(client: Client) -> None:
     assert len(client.port.cancelled) == 3 - 1
     client.answer(0, 1)
     assert call.sent == []
+
+
+def test_many_requests_of_a_stream_are_cancelled_in_several_turns() -> None:
+    port, steps = FakePort(), list[Callable[[], None]]()
+    port.decoupled.add("d")
+    rpc = GrpcService(port, later=steps.append).rpcs[PATH + "ModelStreamInfer"]
+    assert isinstance(rpc, Bidirectional)
+    stream = rpc.open(FakeCall())
+    for _ in range(3 * CANCELS_PER_TURN):
+        stream.message(request(model="d"))
+    stream.cancelled()
+    for turn in (1, 2, 3):
+        assert len(port.cancelled) == turn * CANCELS_PER_TURN
+        if steps:
+            steps.pop()()
+    assert steps == []
