@@ -60,13 +60,13 @@ def test_backend_that_is_nowhere(folder: ModelFolder, directory: Path, name: str
     )
 
 
-@pytest.mark.parametrize(("name", "told"), [("tensorrt", True), ("../backends/fw", False), ("", False)])
+@pytest.mark.parametrize(("name", "told"), [("tensorrtllm", True), ("../backends/fw", False), ("", False)])
 def test_backend_that_is_nowhere_comes_with_advice(folder: ModelFolder, directory: Path, name: str, told: bool) -> None:
     with pytest.raises(Invalid) as caught:
         find_runtime("m", name, "", folder, directory, KNOWN)
     assert caught.value.advice == (
-        "'tensorrt' is not served here: export the model that the plan was made of to ONNX (a plan itself cannot be "
-        f"converted); a backend in Python would be {directory}/tensorrt/model.py"
+        "'tensorrtllm' is not served here: run the original checkpoint in a model.py, for example with vLLM; a backend "
+        f"in Python would be {directory}/tensorrtllm/model.py"
         if told
         else ""
     )

@@ -88,7 +88,7 @@ def test_migration_prints_a_table_and_commands(tmp_path: Path) -> None:
 
 
 def test_migration_of_a_model_that_cannot_serve_has_status_1(tmp_path: Path) -> None:
-    (good(tmp_path) / "config.pbtxt").write_text('platform: "tensorrt_plan"')
+    (good(tmp_path) / "config.pbtxt").write_text('backend: "tensorrtllm"')
     ended = run(str(tmp_path), "--migrate", "--json")
     made = json.loads(ended.stdout)
     assert (ended.returncode, made["models"][0]["verdict"]["reason"]) == (1, "backend")

@@ -15,10 +15,10 @@ from tests.engine.engines import STOP_SECONDS, ask, options_for, run
 
 def test_advice_for_a_missing_backend_is_only_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        engine = Engine(options_for(tmp_path, {"m": 'platform: "tensorrt_plan"'}), asyncio.get_running_loop())
+        engine = Engine(options_for(tmp_path, {"m": 'backend: "tensorrtllm"'}), asyncio.get_running_loop())
         assert await engine.start() is False
         reason = (
-            "Invalid argument: unable to find backend library for backend 'tensorrt', try specifying runtime on the "
+            "Invalid argument: unable to find backend library for backend 'tensorrtllm', try specifying runtime on the "
             "model configuration."
         )
         entries = await ask(engine, RepositoryIndex())
@@ -27,8 +27,8 @@ def test_advice_for_a_missing_backend_is_only_in_the_log(tmp_path: Path, caplog:
         assert await engine.stop(STOP_SECONDS)
 
     run(scenario)
-    assert [record.message[:43] for record in caplog.records if record.levelname == "WARNING"] == [
-        "model 'm': 'tensorrt' is not served here: e"
+    assert [record.message[:46] for record in caplog.records if record.levelname == "WARNING"] == [
+        "model 'm': 'tensorrtllm' is not served here: r"
     ]
 
 
