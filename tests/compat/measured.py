@@ -110,15 +110,16 @@ class Attacked:
     """Bytes that are left of it."""
 
 
-def attack(serving: Measured, send: Callable[[], Any], turns: bool = True) -> Attacked:
-    """Sends the attack while others ask for the server's health, and checks their longest wait."""
+def attack(serving: Measured, send: Callable[[], Any], turns: bool = True, delay: float = DELAY_SECONDS) -> Attacked:
+    """Sends the attack while others ask for the server's health, and checks their longest wait, which may be longer by
+    `delay` than without the attack."""
     with Health(serving) as plain:
         time.sleep(PLAIN_SECONDS)
     serving.reset()
     before = serving.memory()
     with Health(serving) as attacked:
         answer = send()
-    allowed = DELAY_SECONDS + PLAIN_FACTOR * plain.longest
+    allowed = delay + PLAIN_FACTOR * plain.longest
     assert attacked.longest < allowed, f"health was delayed by {attacked.longest:.2f} s, without attack {plain.longest}"
     if turns:
         serving.check_turns()

@@ -22,6 +22,8 @@ from tests.compat.serving import Serving
 from tests.rights import ORDINARY, Rights, missing, open_folder, prefix
 from tests.workers.host.environment_fakes import conda_like, packed, script
 
+pytestmark = pytest.mark.sandbox
+
 MEMORY = 512 << 20
 PROCESSES = 80
 """Of a server without users of its own, all its processes and threads count."""
@@ -185,8 +187,6 @@ def sandboxed(request: pytest.FixtureRequest) -> Iterator[Sandboxed]:
 
 _UNPACK = """# writes into the environment, as that of conda-pack does
 import os, sys
-
-pytestmark = pytest.mark.sandbox
 folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 with open(os.path.join(folder, "moved"), "w") as file:
     file.write("yes")

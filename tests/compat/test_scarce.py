@@ -24,13 +24,13 @@ from tests.rights import missing, open_folder
 from tests.storage.emulators import CREDENTIALS, xml_storage
 from tests.workers.host.environment_fakes import conda_like, packed
 
+pytestmark = pytest.mark.sandbox
+
 DELAY = 5.0
 """The longest that health may take on a busy machine while something is scarce."""
 SMALL = 1 << 20
 PYTHON = """
 import triton_python_backend_utils as pb_utils
-
-pytestmark = pytest.mark.sandbox
 
 class TritonPythonModel:
     def execute(self, requests):

@@ -236,14 +236,38 @@ PYTHON_MODELS = (
     of("by_nothing_but_files", "R70", None, {"1/model.py": MODEL}),
 )
 
+_NO_TENSORRT = (
+    "backend 'tensorrt' cannot be used (No module named 'tensorrt'); it is installed by: pip install "
+    "'halimede[tensorrt]'"
+)
 FILE_MODELS = (
-    of("by_plan", "R4 R70", TENSORS, {"1/model.plan": ""}),
-    of("by_saved_model", "R4 R70", TENSORS, {"1/model.savedmodel/": ""}),
-    of("by_graph", "R4 R70", TENSORS, {"1/model.graphdef": ""}),
-    of("by_first_of_two", "R70", TENSORS, {"1/model.py": MODEL, "1/model.plan": ""}),
+    # The real server of the comparison has none of these backends, ours has them or names their extra.
+    of("by_plan", "R4 R70", TENSORS, {"1/model.plan": ""}, ours=_NO_TENSORRT),
+    of(
+        "by_saved_model",
+        "R4 R70",
+        TENSORS,
+        {"1/model.savedmodel/": ""},
+        ours="unable to find 'REPOSITORY/by_saved_model/1/model.savedmodel/saved_model.pb' for model instance "
+        "'by_saved_model'",
+    ),
+    of(
+        "by_graph",
+        "R4 R70",
+        TENSORS,
+        {"1/model.graphdef": ""},
+        ours="unable to read 'REPOSITORY/by_graph/1/model.graphdef' of model 'by_graph' as a GraphDef: cannot mmap an "
+        "empty file",
+    ),
+    of("by_first_of_two", "R70", TENSORS, {"1/model.py": MODEL, "1/model.plan": ""}, ours=_NO_TENSORRT),
     of("by_first_version", "R70", TENSORS, {"1/": "", "2/model.py": MODEL}),
-    of("by_platform", "R71", f'platform: "tensorrt_plan"\n{TENSORS}'),
-    of("by_file_of_the_configuration", "R71", f'default_model_filename: "model.plan"\n{TENSORS}'),
+    of("by_platform", "R71", f'platform: "tensorrt_plan"\n{TENSORS}', ours=_NO_TENSORRT),
+    of(
+        "by_file_of_the_configuration",
+        "R71",
+        f'default_model_filename: "model.plan"\n{TENSORS}',
+        ours=_NO_TENSORRT,
+    ),
     of("by_unknown_file", "R71", f'default_model_filename: "model.other"\n{TENSORS}'),
 )
 

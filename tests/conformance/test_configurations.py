@@ -100,9 +100,9 @@ def _compare(model: Model, ours: Seen, real: Seen) -> None:
     elif name in real.told:
         [(version, state, reason)] = ours.index[name]
         assert (version, state) == (None, "UNAVAILABLE")
-        # Of a text that is no configuration ours also says what is wrong with it.
+        # Of a text that is no configuration ours also says what is wrong with it, and of versions what would be right.
         wanted = real.told[name]
-        assert _bare(reason) == wanted or _bare(reason).startswith(f"{wanted}: model '{name}': ")
+        assert _bare(reason) == wanted or _bare(reason).startswith((f"{wanted}: model '{name}': ", f"{wanted}; "))
     else:
         assert ours.index[name] == real.index[name]
         assert _lines(ours.configs[name]) == _lines(real.configs[name])
