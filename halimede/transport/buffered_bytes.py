@@ -11,7 +11,8 @@ These are large requests, from their arrival until they are freed, and answers t
 A connection has a limit too, its share. At this limit the connection waits, and its new large requests are refused.
 
 Requests and answers of less than 64 KiB are not counted while they are handled. While they arrive or wait, each
-connection counts them once a second. Event-loop thread, except `give`.
+connection counts them once a second, and HTTP/2 also after each 4 MiB that it receives. Event-loop thread, except
+`give`.
 """
 
 from collections.abc import Callable

@@ -169,8 +169,8 @@ def test_small_messages_that_never_end_are_bounded(serving: Measured) -> None:
 
     before = serving.memory()
     held = attack(serving, send).answer
-    # What arrives within a second is not counted before its end.
-    assert held - before < 4 * HELD_BYTES
+    # Each connection may bring 4 MiB, and a window of a stream, before it is counted.
+    assert held - before < 2 * HELD_BYTES
     assert post(serving, "/v2/models/int32/infer", b"{}")[0] in (500, 503)
     serving.until(lambda: post(serving, "/v2/models/int32/infer", b"{}")[0] == 500, "still holds the messages")
 

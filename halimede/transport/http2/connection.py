@@ -84,6 +84,8 @@ _BLOCK_SHIFT = 8
 """A header block of 64 KiB, which takes 1.5 ms (3.5 ms without compiled modules), spends the budget of a turn."""
 _UNREAD, _TURN, _MEMORY = 1, 2, 4
 """Reasons for not reading. See the module's table."""
+COUNTED_BYTES = 1 << 22
+"""Received bytes after which the small messages that still arrive are counted."""
 
 _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 # Payloads of eight bytes, by which the answers to our two kinds of ping are told apart.
@@ -112,6 +114,7 @@ class Http2Connection(FrameReader, Generic[H]):
         self._resets = RecentIds()
         self._window = CONNECTION_WINDOW_BYTES
         self._unconsumed = 0
+        self._next_count = COUNTED_BYTES
         self._floods = FloodLimits()
         self._holds = 0
         self._slice_end = 0.0
@@ -316,9 +319,12 @@ class Http2Connection(FrameReader, Generic[H]):
         self._unconsumed += length
         if stream is not None:
             stream.receive_window -= length
-        # One WINDOW_UPDATE for half of the window, instead of one per frame.
-        if self._unconsumed >= CONNECTION_WINDOW_BYTES // 2:
-            self._refill()
+        if self._unconsumed >= self._next_count:
+            self._next_count += COUNTED_BYTES
+            self._count_small()
+            # One WINDOW_UPDATE for half of the window, instead of one per frame.
+            if self._unconsumed >= CONNECTION_WINDOW_BYTES // 2:
+                self._refill()
 
     def _refill(self) -> None:
         """Gives the connection window back, unless the client leaves too much unread."""
@@ -327,6 +333,11 @@ class Http2Connection(FrameReader, Generic[H]):
             self.out.grant(0, self._unconsumed)
             self._window += self._unconsumed
             self._unconsumed = 0
+            self._next_count = COUNTED_BYTES
+
+    def _count_small(self) -> None:
+        """Counts what small messages hold while they arrive or wait. Counting each frame would cost every request."""
+        self._small_share.set(sum([stream.small_bytes() for stream in self._streams.values()]))
 
     # Header blocks.
 
@@ -572,8 +583,7 @@ class Http2Connection(FrameReader, Generic[H]):
         """Ends the connection, or a call, if the client is too slow. Called once a second."""
         if self._closing:
             return
-        # Small messages are counted once a second.
-        self._small_share.set(sum([stream.small_bytes() for stream in self._streams.values()]))
+        self._count_small()
         situation, progress, limit = self._situation()
         seconds = self._stall.seconds(situation, progress, now)
         if self._holds & _MEMORY and not self._account.is_full():
