@@ -1,7 +1,7 @@
 """The metrics: `GET /metrics` on their own port and, if the operator chooses, on the HTTP port. Event-loop
 thread only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from halimede.engine_port import EnginePort, MetricFamily, Metrics
@@ -24,39 +24,57 @@ BURST_SECONDS = 0.1
 
 
 class MetricsScrapes:
-    """Answers requests for the metrics.
+    """Answers requests for the metrics, with the values of a moment after they arrived.
 
-    If scrapes exceed their share of the loop's time, they get the last text again until the excess is made up for. A
-    text is then at most ten times as old as making it took.
+    If scrapes exceed their share of the loop's time, further ones wait until the excess is made up for, and are then
+    answered together.
     """
 
-    def __init__(self, port: EnginePort, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        port: EnginePort,
+        call_later: Callable[[float, Callable[[], None]], object],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._port = port
+        self._call_later = call_later
         self._clock = clock
         self._left = BURST_SECONDS
         self._looked_at = clock()
-        self._texts: dict[bool, bytes] = {}
+        self._waiting: list[HttpExchange] = []
 
     def answer(self, exchange: HttpExchange) -> None:
-        is_open = wants_openmetrics(exchange.headers.get(b"accept"))
-        now = self._clock()
         # A token bucket whose tokens are seconds of the loop.
+        now = self._clock()
         self._left = min(BURST_SECONDS, self._left + MAX_LOOP_SHARE * (now - self._looked_at))
         self._looked_at = now
-        text = self._texts.get(is_open)
-        # The first scrape is always answered with fresh metrics.
-        if text is not None and self._left <= 0:
-            exchange.respond(200, OPENMETRICS_FIELDS if is_open else TEXT_FIELDS, (text,))
+        # The last text would be less work, but a client that scrapes after its inference misses it there.
+        if self._left <= 0 or self._waiting:
+            if not self._waiting:
+                self._call_later(-self._left / MAX_LOOP_SHARE, self._answer_waiting)
+            self._waiting.append(exchange)
             return
-        self._port.ask(Metrics(), lambda answer: self._made(exchange, is_open, answer))
-        self._left -= self._clock() - now
+        self._ask([exchange])
 
-    def _made(self, exchange: HttpExchange, is_open: bool, answer: list[MetricFamily] | Error) -> None:
-        if isinstance(answer, Error):
-            exchange.respond(500, TEXT_FIELDS, (answer.message.encode(),))
-            return
-        text = self._texts[is_open] = (encode_openmetrics if is_open else encode_metrics)(answer)
-        exchange.respond(200, OPENMETRICS_FIELDS if is_open else TEXT_FIELDS, (text,))
+    def _answer_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._ask(waiting)
+
+    def _ask(self, exchanges: Sequence[HttpExchange]) -> None:
+        began = self._clock()
+        self._port.ask(Metrics(), lambda answer: self._made(exchanges, answer))
+        self._left -= self._clock() - began
+
+    def _made(self, exchanges: Sequence[HttpExchange], answer: list[MetricFamily] | Error) -> None:
+        texts: dict[bool, bytes] = {}
+        for exchange in exchanges:
+            if isinstance(answer, Error):
+                exchange.respond(500, TEXT_FIELDS, (answer.message.encode(),))
+                continue
+            is_open = wants_openmetrics(exchange.headers.get(b"accept"))
+            if is_open not in texts:
+                texts[is_open] = (encode_openmetrics if is_open else encode_metrics)(answer)
+            exchange.respond(200, OPENMETRICS_FIELDS if is_open else TEXT_FIELDS, (texts[is_open],))
 
     def route(self) -> Route:
         """Returns the route for the HTTP port. It belongs to the category of statistics."""

@@ -13,6 +13,11 @@ from tests.front.fakes import FakePort
 MAX_INPUT_SIZE = 1 << 23
 
 
+def no_timer(seconds: float, callback: Callable[[], None]) -> None:
+    """The `call_later` of a test in which nothing must wait."""
+    raise AssertionError("something waits")
+
+
 class FakeStream:
     """An answer in parts. It is full once it has `room` parts, until the test says `drain`."""
 

@@ -11,7 +11,7 @@ from halimede.front.access import Access
 from halimede.front.http.service import HttpService
 from halimede.front.metrics import MetricsScrapes, MetricsService
 from tests.front.fakes import FakePort
-from tests.front.http_fakes import FakeExchange, HeldOffload
+from tests.front.http_fakes import FakeExchange, HeldOffload, no_timer
 
 A = TypeVar("A")
 
@@ -29,7 +29,7 @@ def port_with_metrics() -> FakePort:
 
 def asked(port: FakePort, method: str, target: str) -> FakeExchange:
     exchange = FakeExchange(method, target)
-    MetricsService(MetricsScrapes(port)).handle(exchange)
+    MetricsService(MetricsScrapes(port, no_timer)).handle(exchange)
     return exchange
 
 
@@ -75,7 +75,7 @@ OPEN_TYPE = b"Content-Type: application/openmetrics-text; version=1.0.0; charset
 
 def test_openmetrics_are_answered_to_who_asks_for_them() -> None:
     exchange = FakeExchange("GET", "/metrics", accept="application/openmetrics-text;version=1.0.0,*/*;q=0.1")
-    MetricsService(MetricsScrapes(port_with_metrics())).handle(exchange)
+    MetricsService(MetricsScrapes(port_with_metrics(), no_timer)).handle(exchange)
     assert exchange.answer == (200, OPEN_TYPE, EXPOSED.replace(b" counter\n", b" unknown\n") + b"# EOF\n")
 
 
@@ -102,57 +102,96 @@ class SlowPort(FakePort):
         super().ask(query, done)
 
 
+class Timers:
+    """Calls what is due when the clock is moved."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._due: list[tuple[float, Callable[[], None]]] = []
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._due.append((self._clock.now + seconds, callback))
+
+    def move(self, seconds: float) -> None:
+        self._clock.now += seconds
+        due = [each for each in self._due if each[0] <= self._clock.now]
+        self._due = [each for each in self._due if each not in due]
+        for _, callback in due:
+            callback()
+
+
 def test_many_scrapes_take_a_tenth_of_the_time_and_are_all_answered() -> None:
     clock = Clock()
-    port = SlowPort(clock)
-    front = MetricsService(MetricsScrapes(port, clock))
-    began, scrapes = clock.now, 1000
-    for _ in range(scrapes):  # a hundred a second
-        exchange = FakeExchange("GET", "/metrics")
+    port, timers = SlowPort(clock), Timers(clock)
+    front = MetricsService(MetricsScrapes(port, timers.call_later, clock))
+    began = clock.now
+    exchanges = [FakeExchange("GET", "/metrics") for _ in range(1000)]
+    for exchange in exchanges:  # a hundred a second
         front.handle(exchange)
-        assert exchange.answer == (200, TYPE, EXPOSED)
-        clock.now += 0.01
+        timers.move(0.01)
     spent = 0.02 * port.times
     assert 0.09 < spent / (clock.now - began) < 0.12
+    timers.move(0.2)
+    assert all(exchange.answer == (200, TYPE, EXPOSED) for exchange in exchanges)
 
 
-def test_scrapes_within_the_budget_are_each_fresh() -> None:
+def test_scrapes_within_the_budget_are_answered_at_once() -> None:
     clock = Clock()
-    port = SlowPort(clock)
-    front = MetricsService(MetricsScrapes(port, clock))
-    for _ in range(20):
-        front.handle(FakeExchange("GET", "/metrics"))
-        clock.now += 0.2
-    assert port.times == 20
-
-
-def test_each_form_has_a_text_of_its_own() -> None:
-    clock = Clock()
-    front = MetricsService(MetricsScrapes(SlowPort(clock), clock))
-    accept = {"accept": "application/openmetrics-text"}
-    types = []
-    for number in range(40):
-        exchange = FakeExchange("GET", "/metrics", b"", **(accept if number % 2 else {}))
+    port, timers = SlowPort(clock), Timers(clock)
+    front = MetricsService(MetricsScrapes(port, timers.call_later, clock))
+    for number in range(20):
+        exchange = FakeExchange("GET", "/metrics")
         front.handle(exchange)
-        types.append(exchange.answer[1])
-    assert types == [TYPE, OPEN_TYPE] * 20
+        assert (exchange.answer, port.times) == ((200, TYPE, EXPOSED), number + 1)
+        timers.move(0.2)
+
+
+def test_scrapes_beyond_the_budget_see_what_happened_before_them() -> None:
+    clock = Clock()
+    port, timers = SlowPort(clock), Timers(clock)
+    front = MetricsService(MetricsScrapes(port, timers.call_later, clock))
+    for _ in range(6):  # a burst
+        front.handle(FakeExchange("GET", "/metrics"))
+    port.answers[Metrics()] = [MetricFamily("nv_count", "Number of things", "counter", (({"model": "m"}, 4.0),))]
+    texts = [FakeExchange("GET", "/metrics") for _ in range(2)]
+    opened = FakeExchange("GET", "/metrics", accept="application/openmetrics-text")
+    for exchange in (*texts, opened):
+        front.handle(exchange)
+    assert [exchange.answers for exchange in (*texts, opened)] == [[], [], []]
+    timers.move(0.2)
+    assert port.times == 7
+    assert [exchange.answer[1:] for exchange in texts] == [(TYPE, EXPOSED.replace(b" 3", b" 4"))] * 2
+    assert opened.answer[1] == OPEN_TYPE
+
+
+def test_waiting_scrapes_of_a_server_that_ends_are_answered() -> None:
+    clock = Clock()
+    port, timers = SlowPort(clock), Timers(clock)
+    front = MetricsService(MetricsScrapes(port, timers.call_later, clock))
+    for _ in range(6):
+        front.handle(FakeExchange("GET", "/metrics"))
+    port.answers[Metrics()] = Unavailable("Server exiting")
+    exchange = FakeExchange("GET", "/metrics")
+    front.handle(exchange)
+    timers.move(0.2)
+    assert exchange.answer == (500, TYPE, b"Server exiting")
 
 
 def test_metrics_on_the_http_port_are_there_by_choice() -> None:
     port = port_with_metrics()
-    for scrapes, status in ((MetricsScrapes(port), 200), (None, 404)):
+    for scrapes, status in ((MetricsScrapes(port, no_timer), 200), (None, 404)):
         exchange = FakeExchange("GET", "/metrics")
         HttpService(port, HeldOffload(), 1 << 20, scrapes=scrapes).handle(exchange)
         assert exchange.answer[0] == status
     exchange = FakeExchange("POST", "/metrics")
-    HttpService(port, HeldOffload(), 1 << 20, scrapes=MetricsScrapes(port)).handle(exchange)
+    HttpService(port, HeldOffload(), 1 << 20, scrapes=MetricsScrapes(port, no_timer)).handle(exchange)
     assert exchange.answer[0] == 405
 
 
 def test_metrics_on_the_http_port_are_restricted_like_statistics() -> None:
     port = port_with_metrics()
     front = HttpService(
-        port, HeldOffload(), 1 << 20, Access({"statistics": ("key", "x")}), scrapes=MetricsScrapes(port)
+        port, HeldOffload(), 1 << 20, Access({"statistics": ("key", "x")}), scrapes=MetricsScrapes(port, no_timer)
     )
     for headers, status in (({}, 403), ({"key": "x"}, 200)):
         exchange = FakeExchange("GET", "/metrics", b"", **headers)

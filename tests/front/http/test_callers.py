@@ -23,7 +23,7 @@ from halimede.identities.guard import Caller, Guard
 from halimede.identities.keys import new_key
 from halimede.identities.values import Identity
 from tests.front.fakes import FakePort
-from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, HeldOffload
+from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, HeldOffload, no_timer
 
 INFER, INFER_STORED = new_key()
 READ, READ_STORED = new_key()
@@ -52,7 +52,7 @@ class Rig:
         }
         self.offload = HeldOffload()
         self.guard = Guard(IDENTITIES, clock=lambda: 0.0)
-        scrapes = MetricsScrapes(self.port)
+        scrapes = MetricsScrapes(self.port, no_timer)
 
         def make(caller: Caller) -> HttpService:
             access = Access(keys or {}, caller=caller)

@@ -10,7 +10,7 @@ from halimede.front.http.pages import wants_html
 from halimede.front.http.service import HttpService
 from halimede.front.metrics import MetricsScrapes
 from halimede.wire.html import FIELDS
-from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig
+from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig, no_timer
 from tests.wire.test_html import HOSTILE
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
@@ -21,7 +21,7 @@ MODELS = [IndexEntry("secret", 1, "READY"), IndexEntry(HOSTILE, 1, "UNAVAILABLE"
 
 def rig(*restricted: str, metrics: str = "", on_http: bool = False) -> Rig:
     made = Rig()
-    scrapes = MetricsScrapes(made.port) if on_http else None
+    scrapes = MetricsScrapes(made.port, no_timer) if on_http else None
     access = Access(dict.fromkeys(restricted, ("the-key", "v")))
     made.front = HttpService(
         made.port, made.offload, MAX_INPUT_SIZE, access, scrapes=scrapes, metrics_at=lambda: metrics
