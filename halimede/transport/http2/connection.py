@@ -56,7 +56,7 @@ from halimede.transport.http2.frames import (
     rst_stream,
 )
 from halimede.transport.http2.headers import HeaderDecoder, are_trailers
-from halimede.transport.http2.limits import FloodLimits, RecentIds
+from halimede.transport.http2.limits import COUNTED_BYTES, MAX_UNREAD_BYTES, WRITE_BUFFER_BYTES, FloodLimits, RecentIds
 from halimede.transport.http2.listener import CONNECTION_WINDOW_BYTES, GREETING, MAX_CALLS, Http2Listener
 from halimede.transport.http2.reader import DataReceiver, FrameReader
 from halimede.transport.http2.stream import Http2Stream
@@ -68,13 +68,6 @@ from halimede.transport.stalls import Stall, is_over
 
 log = logging.getLogger(__name__)
 
-MAX_SETTINGS_PER_FRAME = 32
-"""Settings in one frame. Each change of the initial window is work for every open stream."""
-WRITE_BUFFER_BYTES = 1 << 20
-"""Unsent bytes at which asyncio calls `pause_writing`."""
-MAX_UNREAD_BYTES = 1 << 16
-"""Bytes that the server writes to a client that does not read. Then it does not read from the client either."""
-
 SLICE_SECONDS = 0.001
 """Time that the frames of one connection may take in a turn of the loop. The rest of a read waits for a later turn.
 Most reads bring so few frames that they are not measured."""
@@ -84,8 +77,6 @@ _BLOCK_SHIFT = 8
 """A header block of 64 KiB, which takes 1.5 ms (3.5 ms without compiled modules), spends the budget of a turn."""
 _UNREAD, _TURN, _MEMORY = 1, 2, 4
 """Reasons for not reading. See the module's table."""
-COUNTED_BYTES = 1 << 22
-"""Received bytes after which the small messages that still arrive are counted."""
 
 _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 # Payloads of eight bytes, by which the answers to our two kinds of ping are told apart.
@@ -336,7 +327,7 @@ class Http2Connection(FrameReader, Generic[H]):
             self._next_count = COUNTED_BYTES
 
     def _count_small(self) -> None:
-        """Counts what small messages hold while they arrive or wait. Counting each frame would cost every request."""
+        """Counts what small messages hold while they arrive or wait. Counting each frame would cost too much."""
         self._small_share.set(sum([stream.small_bytes() for stream in self._streams.values()]))
 
     # Header blocks.
@@ -417,10 +408,7 @@ class Http2Connection(FrameReader, Generic[H]):
         if flags & ACK:
             return
         self._timers.greeted()
-        settings = read_settings(bytes(payload))
-        if len(settings) > MAX_SETTINGS_PER_FRAME:
-            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many settings in one frame")
-        for number, value in settings:
+        for number, value in read_settings(bytes(payload)):
             self.out.apply_setting(number, value, self._streams.values())
         self.out.put_control(_SETTINGS_ACK)
 

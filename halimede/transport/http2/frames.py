@@ -30,6 +30,8 @@ MIN_MAX_FRAME_BYTES = 2**14
 """The smallest SETTINGS_MAX_FRAME_SIZE, and its initial value (section 6.5.2)."""
 MAX_MAX_FRAME_BYTES = 2**24 - 1
 """The largest SETTINGS_MAX_FRAME_SIZE (section 6.5.2)."""
+MAX_SETTINGS_PER_FRAME = 32
+"""Settings in one frame. Each change of the initial window is work for every open stream."""
 
 
 class Setting(IntEnum):
@@ -105,7 +107,10 @@ def settings_frame(settings: dict[Setting, int]) -> bytes:
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Returns the number and value of each setting. The length of the payload must be a multiple of 6."""
+    """Returns the number and value of each setting. The length of the payload must be a multiple of 6. Raises
+    ConnectionFault if there are too many."""
+    if len(payload) > MAX_SETTINGS_PER_FRAME * _SETTING.size:
+        raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many settings in one frame")
     return list(_SETTING.iter_unpack(payload))
 
 

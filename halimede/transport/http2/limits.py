@@ -8,6 +8,12 @@ from dataclasses import dataclass
 
 NEVER = float("-inf")
 """A time before all others."""
+WRITE_BUFFER_BYTES = 1 << 20
+"""Unsent bytes at which asyncio calls `pause_writing`."""
+MAX_UNREAD_BYTES = 1 << 16
+"""Bytes that the server writes to a client that does not read. Then it does not read from the client either."""
+COUNTED_BYTES = 1 << 22
+"""Received bytes after which the small messages that still arrive are counted."""
 FREE_WINDOW_UPDATES = 10_000
 """Window updates that a client may send regardless of its calls."""
 WINDOW_UPDATES_PER_FRAME = 8
