@@ -16,6 +16,7 @@ FUZZ_SECONDS ?= 600
 # Two processes, because with four the real server sometimes was too slow for its own tests. One module runs in one
 # process, because its tests share a server.
 SERVERS := -n 2 --dist=loadfile
+SERVED := HALIMEDE_COMPILED=$(if $(CI),only,$(or $(HALIMEDE_COMPILED),on))
 MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=false --allow-client-shm=true \
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
@@ -33,9 +34,8 @@ serve-torch: compiled demo $(TORCH)/.ready ## the same for models of PyTorch: di
 	@PYTHONPATH=$(abspath $(TORCH)) $(BIN)/python examples/torch_models.py
 	@PYTHONPATH=$(abspath $(TORCH)) exec $(BIN)/halimede serve --model-repository=examples/torch_repository $(SERVE_FLAGS)
 
-test: unit compiled ## run all tests; the servers run compiled if there is a C compiler
-	HALIMEDE_COMPILED=$(if $(CI),only,$(or $(HALIMEDE_COMPILED),on)) $(BIN)/python -m pytest $(SERVERS) \
-	  tests/compat tests/conformance tests/examples
+test: unit compiled ## run the unit tests and those of servers, which run compiled if there is a C compiler
+	$(SERVED) $(BIN)/python -m pytest $(SERVERS) tests/compat tests/examples
 
 compiled: $(VENV)/.demo ## compile the hot modules; used until a source changes (HALIMEDE_COMPILED=off: do nothing)
 	@HALIMEDE_COMPILED=$(filter off,$(HALIMEDE_COMPILED)) $(BIN)/python -m tools.compile --optional
@@ -110,8 +110,8 @@ format: $(VENV)/.dev ## format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-conformance: $(VENV)/.dev ## compare answers with the real server's, for the same requests
-	$(BIN)/python -m pytest tests/conformance
+conformance: compiled $(VENV)/.dev ## compare answers with the real server's, for the same requests
+	$(SERVED) $(BIN)/python -m pytest $(SERVERS) tests/conformance
 
 rows: $(VENV)/.dev ## list the rows of the contract that no passing test claims
 	$(BIN)/python tools/rows.py

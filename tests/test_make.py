@@ -57,9 +57,10 @@ def test_server_runs_where_nothing_can_be_compiled(environment: Path, variables:
     ],
 )
 def test_servers_are_tested_in_the_form_that_is_wanted(environment: Path, variables: dict[str, str], form: str) -> None:
-    *_, last = asked("test", environment, **variables)
-    assert last.startswith(f"[{form}] -m pytest ")
-    assert last.endswith(" tests/compat tests/conformance tests/examples")
+    for target, folders in (("test", "tests/compat tests/examples"), ("conformance", "tests/conformance")):
+        *_, last = asked(target, environment, **variables)
+        assert last.startswith(f"[{form}] -m pytest ")
+        assert last.endswith(f" {folders}")
 
 
 @pytest.mark.parametrize("name", ["Makefile", ".ci/run"])
