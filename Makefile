@@ -21,7 +21,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-formats test-trees test-dali test-azure test-gpu test-perf test-sandbox test-console unit check format conformance rows bench soak profile demo protocol audit clean
+.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-formats test-trees test-dali test-azure test-gpu test-perf test-sandbox test-console test-deploy unit check format conformance rows bench soak profile demo protocol audit clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -95,6 +95,10 @@ test-perf: compiled $(VENV)/.dev ## test halimede perf beside perf_analyzer, and
 
 test-sandbox: $(VENV)/.dev ## test what models in the sandbox can reach, and servers that lack memory or disk (needs root)
 	$(BIN)/python -m pytest -m sandbox $(SERVERS) tests/compat/test_sandbox.py tests/compat/test_scarce.py
+
+test-deploy: compiled $(VENV)/.dev ## test what deploy/ has: packages, images, the site (as root installs Debian packages; downloads 600 MB)
+	@.ci/apt .ci/apt-deploy.txt
+	$(BIN)/python -m pytest -m deploy tests/deploy
 
 unit: $(VENV)/.dev ## run the tests that need no server, no demo and no other program
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \

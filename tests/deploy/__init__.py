@@ -1,0 +1,1 @@
+"""What packs the server, and what `deploy/` configures: built and run for real (`make test-deploy`)."""
