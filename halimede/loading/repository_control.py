@@ -70,7 +70,7 @@ class RepositoryControl:
         self._bound = bound
         self._models = models
         self._loads = loads
-        self._remote = RemoteRepositories(os.environ, lambda: loads.ending)
+        self._remote = RemoteRepositories(os.environ, lambda: loads.ending, cache=options.cloud_cache_directory)
         self._catalog_of = catalog_of or partial(scan, namespaces=options.model_namespacing, remote=self._remote.models)
         self._locks = ModelLocks(loads.slots)
         self._explicit: set[str] = set()

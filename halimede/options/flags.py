@@ -135,7 +135,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         ),
         Flag("log-file", TEXT, "", "Append the log to this file instead of writing it to the console."),
     ),
-    # C8 to C20; settle-secs and allow-code-upload are ours.
+    # C8 to C20; settle-secs, cloud-cache-directory and allow-code-upload are ours.
     "Model Repository": (
         # The older name of the next flag. If both are given both count.
         Flag("model-store", TEXT, None, "Same as --model-repository.", repeatable=True),
@@ -159,6 +159,10 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         Flag(
             "settle-secs", REAL, "2",
             "Seconds that the files of a model must not change before poll mode loads it.",
+        ),
+        Flag(
+            "cloud-cache-directory", TEXT, "",
+            "Keep the files of models in cloud storage here, so that the next start need not download them again.",
         ),
         Flag("load-model", TEXT, None, "Model to load at start in explicit mode; * is all.", repeatable=True),
         Flag(

@@ -421,6 +421,7 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         if "python-environment-directory" in given
         else "",
         environment_limit_secs=max(1, given.last("python-environment-timeout-secs", int)),
+        cloud_cache_directory=given.last("cloud-cache-directory", str),
         repoagent_directory=given.last("repoagent-directory", str),
         gpu_fallback=given.last("gpu-fallback", str) == "cpu",
         cache_config=_cache_config(given, environment),

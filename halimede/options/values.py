@@ -165,6 +165,8 @@ class ServerOptions:
     """Where they are built; empty: in the user's cache."""
     environment_limit_secs: int = 1800
     """Seconds that a build may take."""
+    cloud_cache_directory: str = ""
+    """Where files of models in cloud storage stay for later servers; empty: nowhere. Triton does not have this flag."""
     repoagent_directory: str = "/opt/tritonserver/repoagents"
     """Where repository agents are."""
     rate_limit: bool = False

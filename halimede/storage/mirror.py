@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.platform.scratch import remove_tree
+from halimede.storage.cache import FileCache, new_digest
 from halimede.storage.objects import Object
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ class _State:
 class Mirror:
     """`url` is the repository, `prefix` its path in the storage, `root` the folder of the copy.
 
-    `ending` returns whether the server ends, so that nobody waits for a fetch any more.
+    `ending` returns whether the server ends, so that nobody waits for a fetch any more. `cache` has files that earlier
+    servers fetched.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Mirror:
         root: Path,
         ending: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
+        cache: FileCache | None = None,
     ) -> None:
         self.url = url
         self._prefix = prefix
@@ -76,6 +79,7 @@ class Mirror:
         self._root = root
         self._ending = ending
         self._clock = clock
+        self._cache = cache
         self._pool = ThreadPoolExecutor(FILES_AT_ONCE, "fetch")
         self._states: dict[str, _State] = {}
         self._lock = threading.Lock()
@@ -198,18 +202,22 @@ class Mirror:
             else:
                 todo.append(each)
         began = self._clock()
-        self._download(name, target, todo)
+        fetched = self._download(name, target, todo)
         log.info(
             "fetched model '%s' from '%s': %d files, %.1f MiB, in %.1f s; %d files were there",
-            *(name, self.url, len(todo), _mebibytes(todo), self._clock() - began, len(objects) - len(todo)),
+            *(name, self.url, len(fetched), _mebibytes(fetched), self._clock() - began, len(objects) - len(fetched)),
         )
 
-    def _download(self, name: str, target: Path, todo: Sequence[Object]) -> None:
+    def _download(self, name: str, target: Path, todo: Sequence[Object]) -> list[Object]:
+        """Returns those that were not in the cache."""
         progress = _Progress(f"'{name}' from '{self.url}'", todo, self._clock)
-        files: dict[Future[bool], Object] = {}
+        files: dict[Future[_Fetched | None], Object] = {}
+        fetched: list[tuple[Object, _Fetched]] = []
         try:
             files = {self._pool.submit(self._download_one, target, each, progress): each for each in todo}
-            suspects = [files[done] for done in as_completed(files) if not done.result()]
+            for done in as_completed(files):
+                if (result := done.result()) is not None:
+                    fetched.append((files[done], result))
         except (CancelledError, RuntimeError) as error:  # `close` was called
             raise Unavailable("Server exiting") from error
         except BaseException:
@@ -218,12 +226,21 @@ class Mirror:
                 file.cancel()
             wait(files)  # afterwards no thread writes to the folder, and it can be removed
             raise
-        for each in suspects:
-            self._suspect(each)
+        for each, result in fetched:
+            if not result.as_its_etag:
+                self._suspect(each)
+        if self._cache is not None:
+            for each, result in fetched:
+                self._cache.keep(self.url, each, target / each.path, result.digest)
+        return [each for each, _ in fetched]
 
-    def _download_one(self, target: Path, wanted: Object, progress: "_Progress") -> bool:
-        """Downloads a file. Returns False if its etag looks like a digest, and is not the one of the file."""
-        digest, place = hashlib.md5(usedforsecurity=False), target / wanted.path
+    def _download_one(self, target: Path, wanted: Object, progress: "_Progress") -> "_Fetched | None":
+        """Downloads a file, or takes it from the cache: then it returns None."""
+        place = target / wanted.path
+        if self._cache is not None and self._cache.take(self.url, wanted, place):
+            progress.add(wanted.size)
+            return None
+        digest, lasting = hashlib.md5(usedforsecurity=False), new_digest() if self._cache is not None else None
         with place.open("wb") as out:
             for start in range(0, wanted.size, PIECE_BYTES):
                 if progress.cancelled or self._ending():
@@ -236,13 +253,15 @@ class Mirror:
                     )
                 out.write(piece)
                 digest.update(piece)
+                if lasting is not None:
+                    lasting.update(piece)
                 progress.add(len(piece))
         os.utime(place, ns=(wanted.modified_ns, _stamp(wanted)))
         said = _MD5.fullmatch(wanted.etag)
-        if said is None:  # of an upload in parts, for example; the size was checked
-            return True
-        self._digests |= digest.hexdigest() == said[1]
-        return digest.hexdigest() == said[1]
+        # If it is none: of an upload in parts, for example; the size was checked.
+        same = said is not None and digest.hexdigest() == said[1]
+        self._digests |= same
+        return _Fetched(said is None or same, "" if lasting is None else lasting.hexdigest())
 
     def _suspect(self, wanted: Object) -> None:
         """Handles a file that is not what its etag says: if the storage's etags are digests, it raises Unavailable.
@@ -261,6 +280,15 @@ class Mirror:
         link = self._root / f"{target.name}.link"
         link.symlink_to(target.name, target_is_directory=True)
         link.replace(self._root / name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """A file that was downloaded. `as_its_etag`: its etag is not one that looks like the digest of another file.
+    `digest` is for the cache, and empty without one."""
+
+    as_its_etag: bool
+    digest: str
 
 
 class _Progress:

@@ -12,6 +12,7 @@ from typing import cast
 
 from halimede.errors import Error, Unavailable
 from halimede.platform.scratch import Scratch, remove_leftovers
+from halimede.storage.cache import FileCache
 from halimede.storage.credentials import MOUNTS, credentials_of
 from halimede.storage.locations import Location, is_remote, location_of
 from halimede.storage.mirror import Fingerprint, Mirror, Storage
@@ -61,17 +62,20 @@ class BrokenRepository:
 
 class RemoteRepositories:
     """`environment` has the credentials and folders. `ending` returns whether the server ends. `open_storage` opens a
-    bucket."""
+    bucket. `cache` is the folder for files that later servers use, or empty."""
 
     def __init__(
         self,
         environment: Mapping[str, str],
         ending: Callable[[], bool] = lambda: False,
         open_storage: OpenStorage | None = None,
+        cache: str = "",
     ) -> None:
         self._environment = environment
         self._ending = ending
         self._open_storage = open_storage or _open_storage
+        self._cache_folder = Path(cache) if cache else None
+        self._cache: FileCache | None = None
         self._lock = threading.Lock()
         self._mirrors: dict[str, Mirror] = {}
         self._folders: list[Scratch] = []
@@ -95,8 +99,8 @@ class RemoteRepositories:
             if url not in self._mirrors:
                 location = location_of(url)
                 storage = self._open_storage(location, credentials_of(location, self._environment))
-                root = self._folder(location)
-                self._mirrors[url] = Mirror(url, location.prefix, storage, root, self._is_over)
+                root, cache = self._folder(location), self._open_cache(location)
+                self._mirrors[url] = Mirror(url, location.prefix, storage, root, self._is_over, cache=cache)
             return self._mirrors[url]
 
     def _is_over(self) -> bool:
@@ -104,7 +108,8 @@ class RemoteRepositories:
 
     def _folder(self, location: Location) -> Path:
         given = self._environment.get(MOUNTS[location.scheme])
-        parent = Path(given) if given else None
+        # In the cache's folder a file of the cache and its copies are one.
+        parent = Path(given) if given else self._cache_folder
         try:
             if parent is not None:
                 parent.mkdir(parents=True, exist_ok=True)
@@ -114,6 +119,15 @@ class RemoteRepositories:
         except OSError as error:
             raise Unavailable(f"failed to create a folder for the copy of '{location.url}': {error}") from error
         return self._folders[-1].path
+
+    def _open_cache(self, location: Location) -> FileCache | None:
+        if self._cache is None and self._cache_folder is not None:
+            try:
+                self._cache = FileCache(self._cache_folder)
+                self._cache.tidy()
+            except OSError as error:
+                raise Unavailable(f"failed to open the cache of '{location.url}': {error}") from error
+        return self._cache
 
     def close(self) -> None:
         """Ends downloads and removes the copies. May block, and may be called twice."""

@@ -77,6 +77,21 @@ def copies(root: Path) -> list[str]:
     return [name for name in os.listdir(root / "tmp") if name.startswith("halimede-cloud-")]  # noqa: PTH208 - names
 
 
+def test_next_start_downloads_nothing(serve: Serve, storage: XmlStorage, tmp_path: Path) -> None:
+    """And what a damaged file gives is the model as it is in the storage."""
+    url = f"s3://127.0.0.1:{storage.port}/bucket/models"
+    flags = ("--model-control-mode=explicit", "--load-model=said", f"--cloud-cache-directory={tmp_path / 'cache'}")
+    fetched = ["models/said/1/model.py", "models/said/config.pbtxt"]
+    for expected in (fetched, [], fetched):
+        server = serve(url, *flags)
+        assert infer(server, "said") == [1]
+        assert storage.fetched() == expected
+        assert server.stop() == 0
+        if not expected:
+            for file in (tmp_path / "cache" / "files").iterdir():
+                file.write_bytes(file.read_bytes()[:-1])
+
+
 @pytest.mark.rows("R24")
 def test_models_of_s3_come_and_go(serve: Serve, storage: XmlStorage, tmp_path: Path) -> None:
     flags = ("--model-control-mode=explicit", "--load-model=said", "--load-model=here")

@@ -535,6 +535,11 @@ def test_gpu_fallback_is_off_unless_it_names_the_cpu() -> None:
         parse(["--gpu-fallback=gpu"], {})
 
 
+def test_files_of_a_cloud_are_kept_only_if_asked_for() -> None:
+    assert parse([], {}).cloud_cache_directory == ""
+    assert parse(["--cloud-cache-directory=/c"], {}).cloud_cache_directory == "/c"
+
+
 def test_environments_are_built_only_if_asked_for() -> None:
     assert not parse([], {}).build_environments
     words = ["--python-environments=build", "--python-environment-directory=/c", "--python-environment-timeout-secs=60"]
