@@ -70,7 +70,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "platform",
             "perf": "http_client options platform protocol tensors transport errors version",
             "cli": "identities backends.registry devtools checking perf top console serving engine engine_port models "
-            "config options requests tensors errors platform transport version",
+            "config options requests tensors errors platform transport version http_client",
             "top": "http_client errors",
             "main": "cli",
             "version": "compiled",

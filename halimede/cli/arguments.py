@@ -58,6 +58,14 @@ class Top(Order):
 
 
 @dataclass(frozen=True, slots=True)
+class Health(Order):
+    """Which server to ask, and whether it is enough that it is live."""
+
+    url: str = URL
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Console(Order):
     """Which server to show, and at which address the console listens. `metrics_url` is empty if it was not given."""
 
@@ -204,6 +212,18 @@ def add_top(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--once", action="store_true", help="show one interval and exit")
     parser.add_argument("--json", action="store_true", help="with --once: print JSON instead of a table")
+
+
+def add_health(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "halimede health [URL] [options]"
+    parser.description = (
+        "Asks a running server whether it is ready, for health checks of containers. The exit status is 0 if it is.\n"
+        "It works with any server that speaks Triton's protocol. HALIMEDE_KEY has the key of a server with --auth."
+    )
+    parser.add_argument("url", nargs="?", default=URL, metavar="URL", help=f"HTTP port of the server (default {URL})")
+    parser.add_argument(
+        "--live", action="store_true", help="whether it is live: it answers, though models may be missing"
+    )
 
 
 def add_console(parser: argparse.ArgumentParser) -> None:
@@ -540,6 +560,10 @@ def _top(given: argparse.Namespace) -> Top:
     return Top(given.url, given.metrics_url, given.interval, given.once, given.json)
 
 
+def _health(given: argparse.Namespace) -> Health:
+    return Health(given.url, given.live)
+
+
 def _console(given: argparse.Namespace) -> Console:
     hosts = tuple(name.lower() for name in given.console_host)
     return Console(given.url, given.metrics_url, given.console_port, given.console_address, hosts)
@@ -604,6 +628,7 @@ COMMANDS: Mapping[str, tuple[Callable[[argparse.ArgumentParser], None], Callable
     MappingProxyType(
         {
             "top": (add_top, _top),
+            "health": (add_health, _health),
             "console": (add_console, _console),
             "init": (add_init, _init),
             "convert": (add_convert, _convert),

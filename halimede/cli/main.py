@@ -149,6 +149,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "serve": Command("serve the models of model repositories over HTTP and gRPC", _serve),
         "perf": Command("measure how fast a server answers: halimede perf MODEL", _perf),
         "top": Command("show what the models of a running server do: halimede top URL", partial(_run_small, "top")),
+        "health": Command("ask a server whether it is ready: halimede health URL", partial(_run_small, "health")),
         "console": Command("show a running server in a browser: halimede console URL", partial(_run_small, "console")),
         "init": Command("make a model of a file: halimede init FILE REPO", partial(_run_small, "init")),
         "convert": Command(

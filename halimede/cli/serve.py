@@ -39,6 +39,7 @@ from halimede.platform.loop_watch import LoopWatch
 from halimede.platform.loops import new_event_loop
 from halimede.platform.memory import share_memory
 from halimede.platform.offload import OffloadPool
+from halimede.platform.service_manager import notify
 from halimede.serving.identity_file import open_guard
 from halimede.serving.ports import Ports
 
@@ -146,7 +147,9 @@ class Server:
                 self._logs.say_error(str(failure))  # the last line, and not far above those of the unloads
                 return 1
             watch.start()
+            notify("READY=1")
             await ended.wait()
+            notify("STOPPING=1")
             return 0 if await self._stop(engine) else 1
         finally:
             watch.stop()
