@@ -56,22 +56,33 @@ class RepositoryPoll:
     async def start(self, catalog: Catalog) -> bool:
         """Does the first poll: waits for its loads, and for a while for folders that still change. Returns whether all
         models serve."""
-        began = self._loop.time()
         # The index and the readiness count all models from the beginning, also those that have not settled yet.
         for found in catalog.models.values():
             self._models.loading(found.key, (), found.name)
+        loads = await self._first_loads(catalog)
+        # A model that writes into its own folder while it is loaded is known by its second load. Its ensembles follow.
+        if self._watch.suspected and not self._ending.is_set():
+            loads = {**loads, **await self._first_loads(await self._scan())}
+        # An ensemble that had to wait for a member has been loaded since by `refresh`.
+        fine = all(serves or self._models.ready_versions(key) for key, serves in loads.items())
+        return fine and not self._ending.is_set()
+
+    async def _first_loads(self, catalog: Catalog) -> dict[str, bool]:
+        """Waits for the loads that are due, and for a while for folders that still change. Returns by key whether each
+        model serves."""
+        began = self._loop.time()
         todo, loads = await self._act(catalog)
         # A server that is started right after its models were copied serves them at once, and not a poll later. But a
         # folder that never settles must not keep the server from starting.
         while todo.look_at is not None and self._loop.time() - began < MAX_START_WAIT * self._settle:
             if await self._pause(todo.look_at):
-                return False
+                break
             todo, more = await self._act(await self._scan())
             loads = {**loads, **more}
-        for key in todo.unsettled:
-            log.warning("model '%s': its files still change, so it is not loaded yet; a later poll loads it", key)
-        fine = [await load for load in loads.values()]
-        return all(fine) and not todo.unsettled
+        else:
+            for key in todo.unsettled:
+                log.warning("model '%s': its files still change, so it is not loaded yet; a later poll loads it", key)
+        return {**{key: await load for key, load in loads.items()}, **dict.fromkeys(todo.unsettled, False)}
 
     async def run(self) -> None:
         """Polls until `end`."""

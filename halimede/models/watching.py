@@ -83,6 +83,11 @@ class Watch:
                 load.append(key)
         return Todo(tuple(load), tuple(unload), tuple(unsettled), min(times, default=None))
 
+    @property
+    def suspected(self) -> bool:
+        """Whether files of a model changed during its last load, so that it must be loaded once more."""
+        return any(watched.suspects for watched in self._watched.values())
+
     @staticmethod
     def _is_due(watched: _Watched, now: int) -> bool:
         return watched.seen != watched.tried or bool(watched.failures and now >= watched.again_at)

@@ -154,6 +154,26 @@ def test_folder_that_vanishes_while_it_is_loaded_is_not_served(polled: tuple[Ser
     assert infer(serving, "steady") == 200
 
 
+@pytest.mark.rows("D17", "R9", "S83")
+def test_models_that_write_into_their_folders_serve_from_the_start(tmp_path: Path) -> None:
+    """A model that writes a file into its folder while it is loaded, and an ensemble with it."""
+    models = tmp_path / "models"
+    version = write_model(models, "writes", "INT32", backend="python")
+    (version / "model.py").write_text(_COUNTED.format(log=str(version / "notes")))
+    write_model(models, "around", "INT32", backend="")
+    config = models / "around" / "config.pbtxt"
+    config.write_text(
+        config.read_text().replace('backend: ""', 'platform: "ensemble"').partition("instance_group")[0]
+        + """ensemble_scheduling { step { model_name: "writes" model_version: -1
+          input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" } } }"""
+    )
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=60", "--settle-secs=0.5", "--exit-on-error=true")
+    with Serving(models, tmp_path / "server.log", *flags) as serving:
+        serving.wait_until_live()
+        assert [infer(serving, name) for name in ("writes", "around")] == [200, 200]
+        assert serving.stop() == 0, serving.log_text()[-3000:]
+
+
 @pytest.mark.rows("D17", "R9")
 def test_models_that_are_broken_do_not_stop_the_others(polled: tuple[Serving, Path]) -> None:
     """A configuration that is a directory, a binary one, a broken link, links in a circle, no version."""

@@ -115,11 +115,14 @@ def test_files_that_changed_during_a_load_must_settle_again() -> None:
 def test_files_that_the_model_writes_itself_are_passed_over_the_second_time() -> None:
     watched = Watched()
     watched.look(files("a"), changed_at=OLD)
+    assert not watched.watch.suspected
     assert not watched.watch.changed("m", {"log"}, watched.now)
     watched.watch.failed("m", watched.now)
+    assert watched.watch.suspected
     assert watched.look(files("a", "log"), SETTLE, OLD).load == ("m",)
     assert watched.watch.changed("m", {"log"}, watched.now)
     watched.watch.loaded("m")
+    assert not watched.watch.suspected
     assert watched.look((*files("a"), *files("log", size=9)), INTERVAL, OLD) == Todo((), ())
     assert watched.look(files("a", "log", size=2), INTERVAL, OLD).load == ("m",)
     assert watched.watch.changed("m", {"log"}, watched.now)
