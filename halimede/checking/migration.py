@@ -27,7 +27,6 @@ _REASONS = {
     Reason.BACKEND: "no backend here",
     Reason.CONFIGURATION: "wrong config",
     Reason.CODE: "wrong code",
-    Reason.FILE: "file missing",
     Reason.UNREADABLE: "file unreadable",
     Reason.ENVIRONMENT: "no environment",
     Reason.IMPORT: "module missing",
@@ -35,9 +34,18 @@ _REASONS = {
     Reason.LOAD: "does not load",
     Reason.MEMBER: "member missing",
 }
+"""The word for a reason. Of the other reasons, commands may meet what they need: `mkdir`, an extra, a flag."""
+_LEFT = {
+    "file": "file missing",
+    "model": "file missing",
+    "environment": _REASONS[Reason.ENVIRONMENT],
+    "machine": _REASONS[Reason.MACHINE],
+    "load": _REASONS[Reason.LOAD],
+    "member": _REASONS[Reason.MEMBER],
+}
+"""The word for what no command meets, by the kind of need."""
 _AFTER = "serves after"
 """The verdict about a model whose needs the commands meet."""
-_MEMBER = _REASONS[Reason.MEMBER]
 _PHRASES = {
     "serves": "as they are",
     _AFTER: "after the commands below",
@@ -133,7 +141,7 @@ class Migration:
             if found:
                 parts.append(f"{words} {', '.join(found)}".strip())
         if verdict.reason in (Reason.CONFIGURATION, Reason.CODE):
-            parts.insert(0, f"{verdict.text}{f' (and {verdict.others} more)' if verdict.others else ''}")
+            parts.insert(0, f"{verdict.cause}{f' (and {verdict.others} more)' if verdict.others else ''}")
         if verdict.state in (State.WITHOUT, State.UNKNOWN):
             parts.insert(0, verdict.text)
         return "; ".join(filter(None, [*parts, verdict.limit])) or "-"
@@ -144,13 +152,15 @@ class Migration:
         return frozenset(model.name for model, _ in self.verdicts) - frozenset(self.served)
 
     def word_of(self, model: CheckedModel) -> str:
-        """The verdict in one or two words."""
+        """The verdict in one or two words. Of a model that cannot serve, what is left after the commands."""
         verdict = self._by_place[_place(model)]
-        if verdict.state is State.CANNOT and self.is_served(model):
+        if verdict.reason is None:
+            return _WORDS[verdict.state]
+        if self.is_served(model):
             return _AFTER
-        if verdict.reason is Reason.FILE and not any(each.kind in ("file", "model") for each in verdict.needs):
-            return _MEMBER  # of its own, the ensemble lacks no more than the directory that git drops
-        return _REASONS.get(verdict.reason, "") if verdict.reason is not None else _WORDS[verdict.state]
+        if verdict.reason in _REASONS:
+            return _REASONS[verdict.reason]
+        return next(_LEFT[need.kind] for need in verdict.needs if need.kind in _LEFT)
 
 
 def _place(model: CheckedModel) -> tuple[str, str]:

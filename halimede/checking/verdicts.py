@@ -71,7 +71,8 @@ class Need:
 class Verdict:
     """`text` says why a model cannot serve, or what it serves without. `do` is the one thing to do about it; empty if
     there is none. `others` is the number of problems that `text` does not tell. `limit` is what a model that cannot
-    serve would serve without, if everything it needs were there."""
+    serve would serve without, if everything it needs were there. `cause` is `text` without the members that cannot serve
+    either."""
 
     state: State
     text: str = ""
@@ -80,6 +81,7 @@ class Verdict:
     needs: tuple[Need, ...] = ()
     others: int = 0
     limit: str = ""
+    cause: str = ""
 
 
 def verdict_of(model: CheckedModel) -> Verdict:
@@ -120,7 +122,7 @@ def _cannot(
     counted = found if found[0] is not Reason.BACKEND else found[:1]
     needs = [need for each in counted for need in _needs(model, each, sorted_out[each])]
     first = sorted_out[found[0]]
-    text = _TEXTS.get(found[0], _first_text)(model, first)
+    text = cause = _TEXTS.get(found[0], _first_text)(model, first)
     followers = sorted_out.get(Reason.MEMBER, [])
     told = len(first) if found[0] in _TOLD_TOGETHER else len(errors) if found[0] is Reason.BACKEND else 1
     if followers and found[0] is not Reason.MEMBER:
@@ -129,9 +131,8 @@ def _cannot(
             text += f", and {_some(_member_names(followers))} cannot serve"
     unique = tuple(dict.fromkeys([*needs, *extra, *(Need("flag", flag) for flag in model.flags)]))
     limits = [_limit(model, problem) for problem in warnings if problem.code != "import"]
-    return Verdict(
-        State.CANNOT, text, _deed(found[0], first), found[0], unique, len(errors) - told, next(iter(limits), "")
-    )
+    limit = next(iter(limits), "")
+    return Verdict(State.CANNOT, text, _deed(found[0], first), found[0], unique, len(errors) - told, limit, cause)
 
 
 _TOLD_TOGETHER = frozenset({Reason.IMPORT, Reason.MEMBER, Reason.GPU})

@@ -115,6 +115,24 @@ def test_ensemble_that_lacks_only_its_directory_and_a_member_waits_for_the_membe
     assert words(tmp_path) == {"engine": "no backend here", "whole": "member missing"}
 
 
+@pytest.mark.usefixtures("bare")
+def test_word_is_what_the_commands_do_not_meet(tmp_path: Path) -> None:
+    """Models whose extra is not installed either, as git has them and with their files."""
+    write(tmp_path, "bare", _ONNX)
+    write(tmp_path, "whole", _ONNX, model_onnx=identity("FP32", [4]))
+    assert words(tmp_path) == {"bare": "file missing", "whole": "serves after"}
+
+
+def test_members_are_not_told_twice(tmp_path: Path) -> None:
+    """Of an ensemble that is wrong itself, and has a member that cannot serve."""
+    write(tmp_path, "engine", 'backend: "tensorrtllm"')
+    write(tmp_path, "whole", ensemble("engine").replace("dims", "dimms", 1), keep="")
+    told = " ".join(migration_text(check([str(tmp_path)], ServerOptions()), (), 200).split())
+    assert "unknown field 'dimms'" in told
+    assert "cannot serve" not in told
+    assert "; member engine" in told
+
+
 def test_ensemble_serves_after_the_commands_of_its_members(tmp_path: Path) -> None:
     write(tmp_path, "slow", _ONNX + _GPU, model_onnx=identity("FP32", [4]))
     write(tmp_path, "inner", ensemble("slow"))

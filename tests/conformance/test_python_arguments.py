@@ -113,7 +113,11 @@ CALLS: dict[str, tuple[str, ...]] = {
     "P22": ("pb_utils.triton_string_to_numpy($)",),
     "P23": ("kind(pb_utils.triton_to_numpy_type($))", "pb_utils.numpy_to_triton_type($)"),
     "P24": ("pb_utils.serialize_byte_tensor($)", "pb_utils.deserialize_bytes_tensor($)"),
-    "P25": ("pb_utils.using_decoupled_model_transaction_policy($)",),
+    "P25": (
+        "pb_utils.using_decoupled_model_transaction_policy($)",
+        "pb_utils.using_decoupled_model_transaction_policy({'model_transaction_policy': $})",
+        "pb_utils.using_decoupled_model_transaction_policy({'model_transaction_policy': {'decoupled': $}})",
+    ),
     "P31": (
         "pb_utils.ModelConfig($).as_dict()",
         "added(lambda made: made.set_max_batch_size($))",

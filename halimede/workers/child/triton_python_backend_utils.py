@@ -117,10 +117,11 @@ def _by_name(model_config: dict[str, Any], which: str, name: str) -> dict[str, A
     return next((tensor for tensor in model_config[which] if tensor["name"] == name), None)
 
 
-def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
+def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> Any:
+    """What the configuration says, normally a bool (P25)."""
     if "model_transaction_policy" not in model_config:
         return False
-    return bool(model_config["model_transaction_policy"]["decoupled"])
+    return model_config["model_transaction_policy"]["decoupled"]
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
