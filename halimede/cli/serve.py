@@ -34,6 +34,7 @@ from halimede.errors import Error, Unavailable
 from halimede.identities.guard import Guard
 from halimede.models.lifecycle import ModelTable
 from halimede.options import ServerOptions
+from halimede.platform.garbage import FullCollections
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loop_watch import LoopWatch
 from halimede.platform.loops import new_event_loop
@@ -137,6 +138,7 @@ class Server:
             return 1
         offload = OffloadPool(loop)
         watch = LoopWatch(loop.call_soon_threadsafe)
+        collections = FullCollections(lambda: engine.under_way, loop.call_later)
         try:
             if not await self._load(engine, ended):
                 self.left_behind |= not await engine.stop(self._options.exit_timeout_secs)
@@ -148,10 +150,12 @@ class Server:
                 return 1
             watch.start()
             notify("READY=1")
+            collections.begin()
             await ended.wait()
             notify("STOPPING=1")
             return 0 if await self._stop(engine) else 1
         finally:
+            collections.end()
             watch.stop()
             offload.close(wait=not self.left_behind)
 

@@ -280,6 +280,11 @@ class Engine:
         self._engine_loop.close()
         return finished
 
+    @property
+    def under_way(self) -> int:
+        """The number of inferences that have not ended."""
+        return len(self._inferences) + len(self._late)
+
     async def _drain(self, until: float, timeout: float) -> bool:
         """Waits for the inferences in flight, with a line each second (L9). Returns whether all of them ended in
         time."""
@@ -290,8 +295,7 @@ class Engine:
         while self._inferences or self._late:
             left = until - self._loop.time()
             if left <= 0:
-                count = len(self._inferences) + len(self._late)
-                log.error("shutdown: %d inferences did not finish within %g s", count, timeout)
+                log.error("shutdown: %d inferences did not finish within %g s", self.under_way, timeout)
                 return False
             # A model that still runs may begin calls of other models.
             drained.clear()
