@@ -153,6 +153,7 @@ class Server:
             collections.begin()
             await ended.wait()
             notify("STOPPING=1")
+            await self._leave(engine, ended)
             return 0 if await self._stop(engine) else 1
         finally:
             collections.end()
@@ -253,6 +254,19 @@ class Server:
         if ports.console:
             # Whoever reads the log in the console must not find the token there.
             log.info("Console, for a browser:", extra={ROWS: f"\n  {ports.console}\n", "secret": True})
+
+    async def _leave(self, engine: Engine, ended: asyncio.Event) -> None:
+        """Serves everybody for `shutdown_delay_secs` more, without being ready. A second signal ends this time."""
+        delay = self._options.shutdown_delay_secs
+        if not delay:
+            return
+        log.info("The server is no longer ready. It serves for %g s more, or until the next signal.", delay)
+        engine.announce_leave()
+        if self._ports is not None:
+            self._ports.ask_to_leave()
+        ended.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), delay)
 
     async def _stop(self, engine: Engine) -> bool:
         """Refuses new connections, answers the requests of those that are open, then unloads the models (C61).

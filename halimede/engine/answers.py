@@ -42,7 +42,8 @@ EXTENSIONS = (
 class Answers:
     """A table from the type of a question to the function that answers it. `elsewhere` are those of other parts.
 
-    The engine sets `ready` once the models of the start are loaded, and `exiting` when it stops.
+    The engine sets `ready` once the models of the start are loaded, `leaving` if the server will stop but still serves
+    everybody, and `exiting` when it stops.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Answers:
         elsewhere: Mapping[type[Query[Any]], Callable[[Any], Any]],
     ) -> None:
         self.ready = False
+        self.leaving = False
         self.exiting = False
         self._options = options
         self._models = models
@@ -86,7 +88,7 @@ class Answers:
         return True
 
     def _server_ready(self, query: port.ServerReady) -> bool:
-        if self.exiting:
+        if self.exiting or self.leaving:
             raise Unavailable("Server exiting")
         return self.ready and (not self._options.strict_readiness or self._all_ready())
 

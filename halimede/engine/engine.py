@@ -252,6 +252,11 @@ class Engine:
         """Aborts a `start` in progress: opens no further model and kills the workers that are still loading."""
         await self._repository.give_up()
 
+    def announce_leave(self) -> None:
+        """The server will stop soon: from now on it is not ready, so that load balancers choose another one. It is
+        live, and serves everybody."""
+        self._answers.leaving = True
+
     def announce_exit(self) -> None:
         """The server is about to stop: from now on it is neither live nor ready (H7, L9). Inferences are still taken,
         those of connections that clients have kept."""

@@ -116,6 +116,10 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "exit-timeout-secs", INTEGER, "30",
             "Seconds to wait at shutdown for inferences in flight. After that the server exits anyway.",
         ),
+        Flag(
+            "shutdown-delay-secs", REAL, "0",
+            "Seconds between a signal and the shutdown: the server is not ready, and still serves everybody.",
+        ),
         Flag("allow-client-shm", BOOLEAN, "false", "Let clients register shared memory."),
         Flag(
             "inline-execution", BOOLEAN, "true",

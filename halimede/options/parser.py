@@ -440,6 +440,7 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         auth=given.last("auth", str),
         audit_file=given.last("audit-file", str),
         http_drain_secs=max(0.0, given.last("http-drain-secs", float)),
+        shutdown_delay_secs=max(0.0, given.last("shutdown-delay-secs", float)),
         grpc=_endpoint(given, "grpc"),
         grpc_options=_grpc(given),
         metrics=_metrics(given, http),

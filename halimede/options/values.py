@@ -192,6 +192,9 @@ class ServerOptions:
     audit_file: str = ""
     """Where lines about changes by clients go; empty: to the log, if `auth` is set."""
     http_drain_secs: float = 5.0
+    shutdown_delay_secs: float = 0.0
+    """Seconds for which the server still serves everybody after a signal, without being ready. Triton does not have
+    it."""
     http_restricted: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     """The header and value that a request must have, by category: `health`, `inference`, ... (C26)."""
     http_forward_pattern: str = ""

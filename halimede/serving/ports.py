@@ -68,6 +68,7 @@ class Ports:
         self._buffered = buffered_bytes(options)
         self._rounds: LookRounds | None = None
         self._closers: list[Callable[[float], Awaitable[None]]] = []
+        self._askers: list[Callable[[], None]] = []
 
     async def open(self) -> None:
         """Opens the allowed ports and logs their addresses (L6). Raises Error if one cannot be opened; `close` then
@@ -105,6 +106,11 @@ class Ports:
             return "", ""
         http = "" if category in options.http_restricted else self.http
         return http, "" if category in options.grpc_restricted or options.grpc_options.tls else self.grpc
+
+    def ask_to_leave(self) -> None:
+        """Asks the clients of open connections to go elsewhere. Requests and new connections are served as before."""
+        for ask in self._askers:
+            ask()
 
     async def close(self, timeout: float) -> None:
         """Refuses new connections, and answers the requests of those that are open for up to `timeout` seconds."""
@@ -166,6 +172,8 @@ class Ports:
         self.grpc = place(endpoint.address, bound)
         log.info("Started GRPCInferenceService at %s", self.grpc)
 
+        self._askers.append(server.ask_to_leave)
+
         async def close(timeout: float) -> None:
             # `stop` waits for streams, and an idle one would stay open until the deadline.
             service.drain()
@@ -220,6 +228,7 @@ class Ports:
             endpoint.address, endpoint.port, partial(Http1Connection, listener), endpoint.reuse_port
         )
         listener.rounds.begin()
+        self._askers.append(listener.announce_end)
 
         async def close(timeout: float) -> None:
             server.close()

@@ -116,11 +116,18 @@ class Serving:
     """A `halimede serve` process on free ports of 127.0.0.1.
 
     `http_url` and `grpc_url` are `host:port`. As a context manager it leaves nothing running; a test that needs the
-    exit status stops it itself.
+    exit status stops it itself. `ports` are those of HTTP, gRPC and metrics, if they must not be any free ones.
     """
 
-    def __init__(self, repository: Path, log: Path, *flags: str, environment: dict[str, str] | None = None) -> None:
-        self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
+    def __init__(
+        self,
+        repository: Path,
+        log: Path,
+        *flags: str,
+        environment: dict[str, str] | None = None,
+        ports: tuple[int, int, int] | None = None,
+    ) -> None:
+        self.http_port, self.grpc_port, self.metrics_port = ports or free_ports(3)
         self._has_metrics = not any(flag.startswith(("--allow-metrics", "--metrics-port")) for flag in flags)
         self.log = log
         self.mark = f"HALIMEDE_TEST_RUN={uuid.uuid4()}"

@@ -1,5 +1,8 @@
-"""What gRPC clients get while the server waits, after SIGTERM, for the requests that it has accepted (G35)."""
+"""What clients get after SIGTERM: while the server waits for the requests that it has accepted (G35), and before that
+during --shutdown-delay-secs."""
 
+import contextlib
+import http.client
 import queue
 import signal
 from collections.abc import Iterator
@@ -33,6 +36,9 @@ class Stream:
 
     def send(self, request: pb.ModelInferRequest) -> None:
         self._requests.put(request)
+
+    def next(self) -> Any:
+        return next(self._call)
 
     def rest(self) -> tuple[list[Any], tuple[Any, str]]:
         """All answers, and the status with which the server ends the stream."""
@@ -76,6 +82,42 @@ def test_requests_while_others_end(serving: Serving, repository: Path) -> None:
         assert [answer.error_message for answer in answers[1:]] in ([DRAINING], [])
         assert end == (grpc.StatusCode.UNAVAILABLE, DRAINING)
     assert serving.wait() == 0
+
+
+def test_server_that_leaves_serves_everybody(repository: Path, tmp_path: Path) -> None:
+    """With --shutdown-delay-secs: only readiness has ended after the first signal. The second one stops the server."""
+    write_held_model(repository)
+    with (
+        Serving(repository, tmp_path / "server.log", f"--shutdown-delay-secs={LIMIT}") as serving,
+        contextlib.ExitStack() as stack,
+    ):
+        serving.wait_until_live()
+        kept = stack.enter_context(contextlib.closing(http.client.HTTPConnection(serving.http_url, timeout=LIMIT)))
+        assert answer_of(kept, "/v2/health/ready") == (200, False)
+        channel = stack.enter_context(grpc.insecure_channel(serving.grpc_url))
+        stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        stream = Stream(stub)
+        stream.send(asked("held", "begun"))
+        serving.until((repository / "held" / "begun").exists, "did not execute the model")
+        serving.process.send_signal(signal.SIGTERM)
+        serving.until(lambda: serving.status("/v2/health/ready") == 503, "is still ready")
+        assert serving.status("/v2/health/live") == 200
+        assert answer_of(kept, "/v2/health/live") == (200, True)
+        assert stub.ServerLive(pb.ServerLiveRequest(), timeout=LIMIT).live
+        assert stub.ModelInfer(asked("good", "new"), timeout=LIMIT).id == "new"
+        (repository / "held" / "go").touch()
+        stream.send(asked("good", "late"))
+        assert [stream.next().infer_response.id for _ in range(2)] == ["begun", "late"]
+        assert serving.stop() == 0
+        assert stream.rest() == ([], (grpc.StatusCode.UNAVAILABLE, DRAINING))
+
+
+def answer_of(client: http.client.HTTPConnection, path: str) -> tuple[int, bool]:
+    """The status of the answer, and whether it ends the connection."""
+    client.request("GET", path)
+    answer = client.getresponse()
+    answer.read()
+    return answer.status, answer.will_close
 
 
 def refused(stub: Any) -> bool:

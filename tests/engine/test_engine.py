@@ -480,6 +480,18 @@ def test_announced_exit_ends_health_and_not_inferences(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_announced_leave_ends_readiness_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(options_for(tmp_path, {"m": IDENTITY})) as engine:
+            engine.announce_leave()
+            refused = await ask(engine, port.ServerReady())
+            assert (type(refused), str(refused)) == (Unavailable, "Server exiting")
+            assert await ask(engine, port.ServerLive()) is True
+            assert (await infer(engine, request_of(1))).response.id == "q"
+
+    run(scenario)
+
+
 @pytest.mark.rows("L9")
 def test_stop_counts_down_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:

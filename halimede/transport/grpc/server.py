@@ -98,6 +98,11 @@ class GrpcServer:
         self._server = await serve_at(address, port, self.connect, options.reuse_port, options.tls)
         return self._server.port
 
+    def ask_to_leave(self) -> None:
+        """Asks the clients of the open connections to open no more calls on them. New connections are served as
+        before."""
+        self._listener.ask_to_leave()
+
     async def stop(self, grace: float | None) -> None:
         """Accepts no more calls, lets the open ones finish for `grace` seconds, then cancels them."""
         if self._server is not None:

@@ -90,13 +90,17 @@ class Http1Listener:
         self._empty: asyncio.Event | None = None
         self.rounds = LookRounds(self.connections, clock, call_later)
 
+    def announce_end(self) -> None:
+        """From now on each answer says that its connection ends. Idle connections and new ones are kept until then."""
+        self.draining = True
+
     def drain(self, idle_seconds: float = 0.0) -> None:
         """Ends each connection after its next answer, which says so, or when it has been idle for `idle_seconds`.
 
         A client that keeps connections may send a request at any moment, and cannot tell whether the server took one
         whose connection just ends.
         """
-        self.draining = True
+        self.announce_end()
         if idle_seconds > 0:
             self.call_later(idle_seconds, self._close_idle)
         else:

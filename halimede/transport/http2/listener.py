@@ -114,8 +114,13 @@ class Http2Listener(Generic[H]):
         return tls is None or tls.selected_alpn_protocol() == "h2"
 
     def drain(self) -> None:
-        """Asks every client to open no more calls. A connection closes after its last call."""
+        """Asks every client to open no more calls, those of new connections too. A connection closes after its last
+        call."""
         self.draining = True
+        self.ask_to_leave()
+
+    def ask_to_leave(self) -> None:
+        """Asks the clients of the open connections to open no more calls on them."""
         for connection in list(self.connections):
             connection.drain()
 

@@ -122,6 +122,24 @@ def test_stop_accepts_no_more_calls() -> None:
     run(test)
 
 
+def test_leaving_server_serves_open_streams_and_new_connections() -> None:
+    """The client's next call is on a connection of its own, because the first one takes no more."""
+
+    async def test() -> None:
+        async with started(Echo()) as (server, channel):
+            call = await opened(channel)
+            server.ask_to_leave()
+            while server.connections == 1:
+                assert await unary(channel, "/t/Echo", b"x") == b"<x>"
+            await call.write(b"y")
+            assert await call.read() == b"y"
+            await call.done_writing()
+            assert await status_of(call) == (grpc.StatusCode.INVALID_ARGUMENT, "bye")
+            assert await unary(channel, "/t/Echo", b"z") == b"<z>"
+
+    run(test)
+
+
 def test_stop_again_and_without_a_start() -> None:
     async def test() -> None:
         server = GrpcServer({})

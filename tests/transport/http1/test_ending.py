@@ -166,6 +166,20 @@ def test_drain_answers_the_request_in_flight_and_closes() -> None:
     assert client.transport.closed
 
 
+def test_announced_end_closes_after_the_next_answer_only() -> None:
+    idle = Client(echo).send(request("GET", "/a"))
+    used = Client(listener=idle.listener).send(request("GET", "/b"))
+    idle.listener.announce_end()
+    late = Client(listener=idle.listener).send(request("GET", "/c"))
+    used.send(request("GET", "/d"))
+    assert [answer.field("Connection") for answer in used.answers] == [None, "close"]
+    assert [answer.field("Connection") for answer in late.answers] == ["close"]
+    assert used.transport.closed
+    assert late.transport.closed
+    idle.clock.advance(600)
+    assert not idle.transport.ended
+
+
 def test_drain_serves_a_kept_connection_until_the_idle_time_is_over() -> None:
     idle = Client(echo).send(request("GET", "/a"))
     used = Client(listener=idle.listener).send(request("GET", "/b"))
