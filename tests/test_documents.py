@@ -25,6 +25,7 @@ OURS = frozenset(FLAGS).union(*({option[2:] for option in action.option_strings}
 """Of all our commands, without the dashes."""
 OTHERS: Mapping[str, str] = MappingProxyType(
     {
+        "config": "prometheus",
         "data-binary": "curl",
         "flag": "stands for any",
         "gpus": "docker",
@@ -34,6 +35,7 @@ OTHERS: Mapping[str, str] = MappingProxyType(
         "require-hashes": "pip",
         "modl-repository": "is misspelt on purpose",
         "protocol": "examples/embed.py",
+        "set": "helm",
         "shm-size": "docker",
         "svg": "examples/explain_forest.py",
     }
