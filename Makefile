@@ -12,6 +12,7 @@ AZURITE := .cache/azurite
 CONSOLE := .cache/console
 HELM := .cache/helm
 TENSORFLOW := .cache/tensorflow
+RAY := .cache/ray
 SERVE_FLAGS ?=
 FUZZ_SECONDS ?= 600
 # Two processes, because with four the real server sometimes was too slow for its own tests. One module runs in one
@@ -22,7 +23,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-formats test-trees test-dali test-azure test-gpu test-perf test-sandbox test-console test-deploy unit check format conformance rows bench soak profile demo protocol audit clean
+.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-formats test-trees test-dali test-azure test-gpu test-perf test-sandbox test-console test-deploy test-ray unit check format conformance rows bench soak profile demo protocol audit clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -101,6 +102,9 @@ test-deploy: compiled $(VENV)/.dev $(HELM)/helm/helm ## test what deploy/ has: p
 	@.ci/apt .ci/apt-deploy.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check jsonschema kubernetes-validate pyyaml
 	HALIMEDE_HELM=$(abspath $(HELM))/helm/helm HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m deploy tests/deploy
+
+test-ray: $(RAY)/.ready ## test a Ray cluster of three nodes on this machine (downloads 200 MB)
+	$(RAY)/bin/python -m pytest -m ray tests/ray
 
 unit: $(VENV)/.dev ## run the tests that need no server, no demo and no other program
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
@@ -188,12 +192,18 @@ $(VENV)/.tflite: $(VENV)/.dev
 	@$(call install,tflite,tflite)
 	@touch $@
 
-# TensorFlow has an environment of its own, as models with EXECUTION_ENV_PATH have.
+# TensorFlow has an environment of its own, as models with EXECUTION_ENV_PATH have. So has Ray, as on its clusters.
 $(TENSORFLOW)/.ready:
 	@echo "Installing TensorFlow in $(TENSORFLOW) ..."
 	@rm -rf $(TENSORFLOW)
 	@$(PYTHON) -m venv $(TENSORFLOW)
 	@$(TENSORFLOW)/bin/python -m pip install -q --disable-pip-version-check tensorflow-cpu==2.21.0
+	@touch $@
+
+$(RAY)/.ready: pyproject.toml
+	@echo "Installing Ray in $(RAY) ..."
+	@test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	@$(RAY)/bin/python -m pip install -q --disable-pip-version-check -e '.[ray]' hypothesis pytest 'tritonclient[grpc,http]>=2.60'
 	@touch $@
 
 $(TENSORFLOW)/.models: $(TENSORFLOW)/.ready tests/formats/tensorflow_models.py

@@ -68,6 +68,8 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "serving": "identities console version traces front engine_port transport options platform errors",
             "binding": "backends backends.registry serving engine loading models config options tensors errors "
             "platform",
+            "ray": "binding serving traces engine engine_port options backends.registry requests tensors errors "
+            "platform",
             "perf": "http_client options platform protocol tensors transport errors version",
             "cli": "identities backends.registry devtools checking perf top console serving engine engine_port models "
             "config options requests tensors errors platform transport version http_client",
@@ -90,6 +92,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "shtab": "cli.completion",
             "grandalf": "devtools.graph_svg",
             "hpack": "transport.http2.hpack_library",
+            "ray": "ray",
             "redis": "cache.redis cache.redis_tls",
             "obstore": "storage.stores",
             "opentelemetry": "tracing.spans",
@@ -192,7 +195,7 @@ def test_rooms_have_no_circle() -> None:
 
 def test_engine_is_reached_through_its_port() -> None:
     users = {room for room, below in ROOMS.items() if "engine" in below}
-    assert users == {"binding", "cli", "checking", "devtools"}
+    assert users == {"binding", "cli", "checking", "devtools", "ray"}
 
 
 @pytest.mark.parametrize("path", modules(), ids=dotted)

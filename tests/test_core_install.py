@@ -24,6 +24,7 @@ EXTRAS = (
     "PIL",
     "ai_edge_litert",
     "pynvml",
+    "ray",
     "re2",
     "redis",
     "rich",
@@ -73,6 +74,7 @@ FOR_AN_EXTRA = {
     "halimede.cli.completion": "completion",
     "halimede.devtools.graph_svg": "graph",
     "halimede.perf.plot": "perf",
+    **{f"halimede.ray.{name}": "ray" for name in ("application", "ingress", "port", "process", "replica", "routing")},
     "halimede.storage.stores": "cloud",
     "halimede.top.screen": "top",
 }

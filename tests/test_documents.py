@@ -36,6 +36,7 @@ OTHERS: Mapping[str, str] = MappingProxyType(
         "modl-repository": "is misspelt on purpose",
         "protocol": "examples/embed.py",
         "set": "helm",
+        "proxy-location": "serve, of Ray",
         "shm-size": "docker",
         "svg": "examples/explain_forest.py",
     }

@@ -211,9 +211,10 @@ class Engine:
         """Loads a model for the program that runs the server, in any mode of model control. Raises Error."""
         await self._repository.load(LoadModel(model))
 
-    async def unload(self, model: str) -> None:
-        """Likewise. Returns as soon as the model takes no more requests."""
-        await self._repository.unload(UnloadModel(model))
+    async def unload(self, model: str, dependents: bool = False) -> None:
+        """Likewise. Returns as soon as the model takes no more requests. With `dependents` the members that only it
+        needed are unloaded too."""
+        await self._repository.unload(UnloadModel(model, dependents))
 
     def _limiter(self, options: ServerOptions) -> RateLimiter | None:
         """The rate limiter, if the options ask for one: it is off by default (S100)."""
