@@ -71,8 +71,8 @@ class Need:
 class Verdict:
     """`text` says why a model cannot serve, or what it serves without. `do` is the one thing to do about it; empty if
     there is none. `others` is the number of problems that `text` does not tell. `limit` is what a model that cannot
-    serve would serve without, if everything it needs were there. `cause` is `text` without the members that cannot serve
-    either."""
+    serve would serve without, if everything it needs were there. `cause` is `text` without the members that cannot
+    serve either."""
 
     state: State
     text: str = ""

@@ -8,10 +8,12 @@ Synchronous, any thread.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 _MAX_DEPTH = 100
 """Objects and lists within each other. protobuf limits only objects."""
+MAX_VALUES: Final = 20_000
+"""Values in the configuration of a load request, lists and objects included. Beyond: the load fails: 500."""
 _SPACES = re.compile(r"[ \t\n\v\f\r]*")
 _BARE_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 _NUMBER = re.compile(r"[0-9.eE+x-]+")
@@ -51,6 +53,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self._values = 0
 
     def error(self, problem: str) -> ValueError:
         line = self._text.count("\n", 0, self._at) + 1
@@ -74,6 +77,10 @@ class _Reader:
         first = self.next()
         if depth > _MAX_DEPTH:
             raise self.error("Message too deep. Max recursion depth reached")
+        self._values += 1
+        # A model with as many would take minutes to load, on a thread that others wait for.
+        if self._values > MAX_VALUES:
+            raise self.error(f"more than {MAX_VALUES} values")
         if not first:
             raise self.error(f"Unexpected end of string. {missing}")
         if first in "'\"":

@@ -31,7 +31,7 @@ SMALL_BYTES = 32_000
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     folder = tmp_path_factory.mktemp("again")
-    for name, datatype in (("bytes", "BYTES"), ("int32", "INT32")):
+    for name, datatype in (("bytes", "BYTES"), ("int32", "INT32"), ("loaded", "INT32")):
         write_model(folder / "models", name, datatype)
     write_held_model(folder / "models")
     flags = ("--model-control-mode=explicit", "--load-model=*", "--allow-client-shm=true")
@@ -134,6 +134,55 @@ def test_load_with_many_parameters(serving: Measured) -> None:
                     call(text, timeout=LIMIT)
 
     attack(serving, send)
+
+
+_TENSOR = {"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [-1]}
+_ZEROS = {"INPUT0": {"data_type": "TYPE_INT32", "dims": [1], "zero_data": True}}
+HUGE: dict[str, tuple[dict[str, Any], str]] = {
+    "instances": ({"instance_group": [{"count": 2**31 - 1}]}, "--max-instances"),
+    "groups": ({"instance_group": [{"count": 1}] * 50_000}, "failed to poll from model repository"),
+    "warm-up samples": (
+        {"model_warmup": [{"name": "w", "batch_size": 1, "count": 2**31 - 1, "inputs": _ZEROS}]},
+        "--max-warmup-samples",
+    ),
+    "warm-up requests": (
+        {"max_batch_size": 1 << 30, "model_warmup": [{"name": "w", "batch_size": 2**31 - 1, "inputs": _ZEROS}]},
+        "--max-warmup-samples",
+    ),
+    "parameters": (
+        {"parameters": {str(number): {"string_value": ""} for number in range(50_000)}},
+        "failed to poll from model repository",
+    ),
+    "dimensions": ({"input": [{**_TENSOR, "dims": [1] * 200_000}]}, "failed to poll from model repository"),
+}
+"""Changes of a configuration that ask for much, and what the refusal says. Of the text itself the log says why."""
+
+
+@pytest.mark.parametrize("kind", HUGE)
+def test_loads_of_a_huge_configuration(serving: Measured, kind: str) -> None:
+    change, named = HUGE[kind]
+    config = {
+        "backend": "identity",
+        "input": [_TENSOR],
+        "output": [{**_TENSOR, "name": "OUTPUT0"}],
+        **change,
+    }
+    body = json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
+    path = "/v2/repository/models/loaded/load"
+
+    def send() -> tuple[int, bytes]:
+        # Clients that do not wait.
+        for _ in range(8):
+            with socket.create_connection(("127.0.0.1", serving.http_port), LIMIT) as client:
+                client.sendall(b"POST %b HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body))
+        return post(serving, path, body)
+
+    attacked = attack(serving, send)
+    status, answer = attacked.answer
+    assert (status in (400, 500), named.encode() in answer) == (True, True), answer[:300]
+    assert attacked.peak < HELD_BYTES
+    assert post(serving, "/v2/repository/models/loaded/unload", b"{}")[0] == 200
+    assert post(serving, path, b"{}")[0] == 200
 
 
 # Many small things.

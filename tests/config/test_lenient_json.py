@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from halimede.config.lenient_json import Members, parse
+from halimede.config.lenient_json import MAX_VALUES, Members, parse
 
 
 def _plain(value: Any) -> Any:
@@ -96,3 +96,9 @@ def test_text_that_is_no_value_is_refused(text: str, problem: str) -> None:
 def test_refusal_names_the_place() -> None:
     with pytest.raises(ValueError, match=r"\(line 2 column 4\)"):
         parse("{\n a 1}")
+
+
+def test_number_of_values_is_limited() -> None:
+    assert len(parse(f"[{','.join(['1'] * (MAX_VALUES - 1))}]")) == MAX_VALUES - 1
+    with pytest.raises(ValueError, match=f"more than {MAX_VALUES} values"):
+        parse(f"[{','.join(['1'] * MAX_VALUES)}]")
