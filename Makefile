@@ -95,8 +95,8 @@ test-perf: compiled $(VENV)/.dev ## test halimede perf beside perf_analyzer, and
 	HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m perf -n 2 --dist=loadfile \
 	  tests/compat/test_perf.py tests/compat/test_perf_queueing.py tests/conformance/test_perf.py tests/examples/test_measuring.py
 
-test-sandbox: $(VENV)/.dev ## test what models in the sandbox can reach, and servers that lack memory or disk (needs root)
-	$(BIN)/python -m pytest -m sandbox $(SERVERS) tests/compat/test_sandbox.py tests/compat/test_scarce.py
+test-sandbox: compiled $(VENV)/.dev ## test what models in the sandbox can reach, and servers that lack memory or disk (needs root)
+	HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m sandbox $(SERVERS) tests/compat/test_sandbox.py tests/compat/test_scarce.py
 
 test-deploy: compiled $(VENV)/.dev $(HELM)/helm/helm ## test what deploy/ has: packages, images, the site (as root installs Debian packages; downloads 600 MB)
 	@.ci/apt .ci/apt-deploy.txt

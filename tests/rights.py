@@ -1,7 +1,7 @@
 """Commands that run as other users and with fewer rights, for tests of what a process may do. They need root.
 
-`prefix(rights)` is what a command line begins with. The interpreter of the tests may lie in a folder that only root may
-enter: these commands see such a folder without its other content.
+`prefix(rights)` is what a command line begins with. The interpreter of the tests, or the clone, may lie in a folder
+that only root may enter: these commands see such a folder without its other content.
 """
 
 import os
@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
+
+from halimede import compiled
 
 ORDINARY = 64000 + os.getpid() % 1000
 """The number of the ordinary user. Limits count all processes of a user, so each process of the tests has its own."""
@@ -66,9 +68,10 @@ def prefix(rights: Rights) -> Sequence[str]:
 
 
 def _closed_folders() -> dict[Path, list[Path]]:
-    """The folders that not everybody may enter, with what the interpreter needs of them."""
+    """The folders that not everybody may enter, with what a server needs of them."""
     found: dict[Path, list[Path]] = {}
-    for needed in dict.fromkeys(Path(each).resolve() for each in (sys.base_prefix, sys.prefix)):
+    paths = (Path(sys.base_prefix), Path(sys.prefix), compiled.PACKAGE, compiled.FOLDER, compiled.CLONE)
+    for needed in dict.fromkeys(each.resolve() for each in paths if each.exists()):
         for folder in reversed(needed.parents):
             if not folder.stat().st_mode & 1:
                 found.setdefault(folder, []).append(needed)
@@ -80,7 +83,8 @@ def _opened(folder: Path) -> str:
     """Shell commands that replace a closed folder by one that has only what is needed."""
     lines = ["hold=$(mktemp -d)", f"mount --bind {folder} $hold", f"mount -t tmpfs -o mode=755 tmpfs {folder}"]
     for needed in _closed_folders()[folder]:
-        lines += [f"mkdir -p {needed}", f"mount --bind $hold/{needed.relative_to(folder)} {needed}"]
+        make = "mkdir -p {0}" if needed.is_dir() else "mkdir -p $(dirname {0}); touch {0}"
+        lines += [make.format(needed), f"mount --bind $hold/{needed.relative_to(folder)} {needed}"]
     return "\n".join([*lines, "umount -l $hold", "rmdir $hold\n"])
 
 

@@ -40,7 +40,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "backends.registry": "backends.traits backends.elsewhere",
             "config": "backends.traits backends.registry protocol tensors errors",
             "scheduling": "devices requests tensors errors",
-            "workers": "workers.child custom_metrics requests tensors errors platform",
+            "workers": "workers.child compiled custom_metrics requests tensors errors platform",
             "workers.child": "",
             "backends": "backends.traits backends.registry devices config workers workers.child requests tensors "
             "errors platform",

@@ -18,6 +18,7 @@ import pytest
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+from tests.backends import onnx_models
 from tests.compat.serving import Serving
 from tests.rights import ORDINARY, Rights, missing, open_folder, prefix
 from tests.workers.host.environment_fakes import conda_like, packed, script
@@ -165,6 +166,8 @@ def sandboxed(request: pytest.FixtureRequest) -> Iterator[Sandboxed]:
         for name in ("first", "second"):
             write_model(repository, name)
         write_model(repository, "identity", _IDENTITY, _IDENTITY_CONFIG)
+        (repository / "hosted" / "1").mkdir(parents=True)
+        (repository / "hosted" / "1" / "model.onnx").write_bytes(onnx_models.identity("FP32", [3]))
         for name in ("folder", "archive"):
             config = _CONFIG + _ENVIRONMENT.format(path=f"$$TRITON_MODEL_DIRECTORY/{name}")
             made = conda_like(write_model(repository, name, config=config) / "folder", "export FROM=env\n")
@@ -177,7 +180,8 @@ def sandboxed(request: pytest.FixtureRequest) -> Iterator[Sandboxed]:
             for each in (folder, *folder.rglob("*")):
                 os.chown(each, ORDINARY, ORDINARY)
         variables = {"TMPDIR": str(temporary), "HOME": str(folder), **SECRETS}
-        flags = _flags(SETTINGS)
+        hosted = ("home=child", "sandbox=on")
+        flags = [*_flags(SETTINGS), *(f"--backend-config=onnxruntime,{setting}" for setting in hosted)]
         with Confined(rights, repository, folder / "server.log", *flags, environment=variables) as serving:
             serving.wait_until_live()
             yield Sandboxed(rights, serving, repository, temporary)
@@ -466,6 +470,15 @@ def test_large_tensors(sandboxed: Sandboxed) -> None:
         for _ in range(3):
             answer = client.infer("identity", [given]).as_numpy("OUTPUT0")
             np.testing.assert_array_equal(answer, data)
+
+
+def test_model_of_another_backend(sandboxed: Sandboxed) -> None:
+    """Its process imports the server's package, compiled if the server is."""
+    given = httpclient.InferInput("x", [3], "FP32")
+    given.set_data_from_numpy(np.arange(3, dtype=np.float32))
+    with httpclient.InferenceServerClient(sandboxed.serving.http_url) as client:
+        answer = client.infer("hosted", [given]).as_numpy("y")
+    np.testing.assert_array_equal(answer, np.arange(3, dtype=np.float32))
 
 
 def test_readiness_that_the_model_tells(sandboxed: Sandboxed) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from halimede import compiled
 from halimede.errors import Cause, Unavailable
 from halimede.platform.scratch import Scratch, remove_leftovers, remove_tree
 from halimede.workers.host.sandbox_settings import SANDBOX, SandboxSettings
@@ -415,10 +416,11 @@ def _new_scratch() -> Scratch:
 
 
 def _folders_of_server() -> list[str]:
-    """The server's interpreter and packages, and what the operator's PYTHONPATH and LD_LIBRARY_PATH name."""
+    """The server's interpreter, its packages, its compiled modules, which a clone has outside of the package, and what
+    the operator's PYTHONPATH and LD_LIBRARY_PATH name."""
     named = [part for name in ("PYTHONPATH", "LD_LIBRARY_PATH") for part in os.environ.get(name, "").split(os.pathsep)]
     package = str(Path(__file__).parents[2])
-    folders = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, package]
+    folders = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, package, str(compiled.FOLDER)]
     return [each for each in dict.fromkeys((*folders, *named)) if Path(each).is_absolute() and each != "/"]
 
 

@@ -166,6 +166,22 @@ def test_launcher_does_not_see_the_variables_of_an_environment(folder: Path, set
     sandbox.close()
 
 
+def test_process_can_read_the_compiled_modules_of_a_clone(
+    folder: Path, settings: SandboxSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that hosts a backend imports the package in the server's form."""
+    modules = folder / "modules"
+    modules.mkdir()
+    (modules / "sources.digest").write_text("digest")
+    monkeypatch.setattr("halimede.compiled.FOLDER", modules)
+    sandbox = Sandbox(settings, "onnxruntime")
+    with sandbox.cell(()) as cell:
+        command = cell.command(["cat", str(modules / "sources.digest")])
+        done = subprocess.run(command, env=cell.variables(None), capture_output=True, text=True, timeout=60)
+    assert done.stdout == "digest", done.stderr
+    sandbox.close()
+
+
 def test_cgroup_is_made_joined_and_removed(folder: Path) -> None:
     """In a folder that stands for the file system of cgroups. It does not make the files of a new one by itself, and
     does not remove them."""
