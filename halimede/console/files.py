@@ -19,7 +19,7 @@ _TYPES: Final = {
     ".txt": "text/plain; charset=utf-8",
 }
 _NAME: Final = re.compile(r"(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_.-]+")
-_INLINE: Final = re.compile(r"<script type=\"importmap\">(.*?)</script>", re.DOTALL)
+_INLINE: Final = re.compile(r"<script(?: type=\"importmap\")?>(.*?)</script>", re.DOTALL)
 
 GUARD: Final = (
     b"X-Content-Type-Options: nosniff\r\n"
@@ -64,7 +64,7 @@ class Files:
 
 
 def policy(page: str) -> str:
-    """Returns the content security policy of a page: only files of the console, and the import map that is in it."""
+    """Returns the content security policy of a page: only files of the console, and the scripts that are in it."""
     hashes = "".join(
         f" 'sha256-{b64encode(sha256(found.encode()).digest()).decode()}'" for found in _INLINE.findall(page)
     )

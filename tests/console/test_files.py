@@ -21,10 +21,11 @@ def test_page_has_a_policy_that_allows_only_its_own_files() -> None:
     assert "X-Frame-Options: DENY" in fields
 
 
-def test_policy_allows_the_import_map_by_its_hash() -> None:
+@pytest.mark.parametrize("tag", ['<script type="importmap">', "<script>"])
+def test_policy_allows_scripts_of_the_page_by_their_hashes(tag: str) -> None:
     content = '{"imports": {}}'
     hashed = b64encode(sha256(content.encode()).digest()).decode()
-    assert f"script-src 'self' 'sha256-{hashed}';" in policy(f'<script type="importmap">{content}</script>')
+    assert f"script-src 'self' 'sha256-{hashed}';" in policy(f"{tag}{content}</script>")
 
 
 @pytest.mark.parametrize(
