@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Console
+from tests.browser.models import write_models
 
 SECONDS = 60.0
 
@@ -127,6 +128,39 @@ def test_configuration_that_cannot_be_loaded_says_why(page: Page) -> None:
 
 
 # ---- try it
+
+
+def test_newcomer_finds_what_takes_a_picture(tmp_path: Path, open_page: Callable[..., Page]) -> None:
+    """In a server that nobody has used."""
+    made = Console(tmp_path, write_models(tmp_path / "models"))
+    with made.server:
+        page = open_page(made.link)
+        first = page.get_by_role("region", name="Try a model with")
+        expect(first.locator("dt")).to_have_text(["a picture", "a text", "numbers"])
+        expect(first.get_by_role("link", name="chain")).to_be_visible()
+        first.get_by_role("link", name="pictures").click()
+        expect(page.get_by_text("Drop or paste a picture")).to_be_visible()
+        assert made.server.stop() == 0
+
+
+DROPPED = """([kind, name]) => {
+  const data = new DataTransfer();
+  data.items.add(new File(["dropped beside it"], name, { type: "text/plain" }));
+  const more = kind === "drop" ? { dataTransfer: data } : { clipboardData: data };
+  const event = new (kind === "drop" ? DragEvent : ClipboardEvent)(kind, { bubbles: true, cancelable: true, ...more });
+  document.querySelector("h1").dispatchEvent(event);
+  return event.defaultPrevented;
+}"""
+
+
+@pytest.mark.parametrize("kind", ["drop", "paste"])
+def test_file_is_taken_anywhere_on_the_page(page: Page, kind: str) -> None:
+    go(page, "/models/words/try")
+    page.get_by_role("button", name="File").click()
+    assert page.evaluate(DROPPED, [kind, "some.txt"])
+    expect(page.get_by_text("some.txt, 17 B")).to_be_visible()
+    send(page)
+    expect(page.locator(".outputs pre")).to_have_text(["dropped beside it"])
 
 
 def test_numbers_and_their_mistakes(page: Page) -> None:

@@ -3,6 +3,7 @@
 import { html, useMemo, useState } from "./lib.js";
 import { call, getJson, modelPath, postJson } from "./api.js";
 import { entries } from "./config_fields.js";
+import { forgetConfigs } from "./configs.js";
 import { diff } from "./diff.js";
 import { store } from "./store.js";
 import { Copy, Empty, Note, TokenNeeded, useFetched, useToken } from "./parts.js";
@@ -73,6 +74,7 @@ function Editor({ model, config, close }) {
     setState({ busy: true, error: "" });
     try {
       await postJson(`/v2/repository/models/${encodeURIComponent(model.name)}/load`, { parameters: { config: JSON.stringify(parsed.document) } });
+      forgetConfigs(model.name);
       close(true);
     } catch (error) {
       setState({ busy: false, error: String(error.message ?? error) });
@@ -139,6 +141,5 @@ function Check({ model }) {
 }
 
 async function postCheck(name) {
-
   return (await call(`/check/${encodeURIComponent(name)}`, { method: "POST" })).json();
 }

@@ -152,15 +152,29 @@ function Random({ input, batched, dims, form, change }) {
     <div class="sizes"><${Sizes} dims=${dims} form=${form} batched=${batched} change=${remake} /><button type="button" class="quiet small" onClick=${() => remake({})}>Others</button></div>`;
 }
 
-/** A place to drop a file, which is also a button. @param {{accept: string, label: string, take: (file: File) => void, children?: any}} props */
+/**
+ * A place to drop a file, which is also a button. The rest of the window takes a dropped or pasted file, too: the
+ * browser would leave the page and open it.
+ * @param {{accept: string, label: string, take: (file: File) => void, children?: any}} props
+ */
 function Drop({ accept, label, take, children }) {
   const [over, setOver] = useState(false);
   const drop = (event) => {
+    if (event.defaultPrevented) return; // another place has it
+    const [file] = (event.dataTransfer ?? event.clipboardData).files;
+    if (!file) return;
     event.preventDefault();
     setOver(false);
-    const [file] = event.dataTransfer.files;
-    if (file) take(file);
+    take(file);
   };
+  const latest = useRef(drop);
+  latest.current = drop;
+  useEffect(() => {
+    const away = new AbortController();
+    addEventListener("dragover", (event) => event.preventDefault(), away);
+    for (const name of ["drop", "paste"]) addEventListener(name, (event) => latest.current(event), away);
+    return () => away.abort();
+  }, []);
   return html`<div class="drop ${over ? "over" : ""}" onDragOver=${(event) => { event.preventDefault(); setOver(true); }} onDragLeave=${() => setOver(false)} onDrop=${drop}>
     ${children}
     <input type="file" accept=${accept} aria-label=${label} onChange=${(event) => event.target.files[0] && take(event.target.files[0])} />
@@ -189,7 +203,7 @@ function AnyFile({ input, form, change }) {
   };
   return html`<${Drop} accept="" label=${`File for ${input.name}`} take=${take}>
     ${form.file && url && kind ? html`<img src=${url} alt="The chosen picture" />` : null}
-    ${form.file ? html`<span>${form.file.name}, ${bytes(form.file.size)}</span>` : html`<strong>Drop a file, or click to choose one</strong><span>Its bytes are the element.</span>`}
+    ${form.file ? html`<span>${form.file.name}, ${bytes(form.file.size)}</span>` : html`<strong>Drop or paste a file, or click to choose one</strong><span>It is sent as it is.</span>`}
   <//>`;
 }
 
@@ -224,7 +238,7 @@ function Picture({ input, dims, form, change }) {
   }, [form.pixels]);
   return html`<${Drop} accept="image/*" label=${`Picture for ${input.name}`} take=${(file) => remake({ file })}>
       ${form.pixels ? html`<canvas class="picture preview" ref=${canvas} role="img" aria-label="The picture as the model gets it"></canvas><span>${form.file?.name}</span>`
-        : html`<strong>Drop a picture, or click to choose one</strong><span>It is cut and scaled to ${form.sizes.join(" × ")}.</span>`}
+        : html`<strong>Drop or paste a picture, or click to choose one</strong><span>It is cut and scaled to ${form.sizes.join(" × ")}.</span>`}
     <//>
     ${failure && html`<p class="bad-text" role="alert">${failure}</p>`}
     <div class="sizes">
@@ -250,7 +264,7 @@ function Sound({ input, form, change }) {
     return undefined;
   };
   return html`<${Drop} accept="audio/*" label=${`Sound for ${input.name}`} take=${(file) => remake({ file })}>
-      ${form.file && url && !failure ? html`<audio controls src=${url}></audio><span>${form.file.name}</span>` : html`<strong>Drop a sound, or click to choose one</strong><span>It becomes one channel at the rate below.</span>`}
+      ${form.file && url && !failure ? html`<audio controls src=${url}></audio><span>${form.file.name}</span>` : html`<strong>Drop or paste a sound, or click to choose one</strong><span>It becomes one channel at the rate below.</span>`}
     <//>
     ${failure && html`<p class="bad-text" role="alert">${failure}</p>`}
     <div class="sizes"><label class="line">samples per second <select value=${form.rate} onChange=${(event) => remake({ rate: Number(event.target.value) })}>${RATES.map((rate) => html`<option value=${rate}>${rate}</option>`)}</select></label>

@@ -2,6 +2,7 @@
 
 import { html, render, useEffect, useState } from "./lib.js";
 import { follow, getJson, takeToken } from "./api.js";
+import { forgetConfigs } from "./configs.js";
 import { store, useStore } from "./store.js";
 import { Icon, Note, TokenNeeded } from "./parts.js";
 import { Overview } from "./overview.js";
@@ -109,6 +110,7 @@ follow(
   (event) => {
     store.take(event);
     // After a restart another server may answer.
+    if (event.hello) forgetConfigs();
     if (event.hello || (!store.server && !event.down)) known = "";
     if (!event.hello && !event.down && !known) {
       known = "asked";

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useMemo, useState } from "./lib.js";
 import { getJson, modelPath, postJson } from "./api.js";
+import { forgetConfigs } from "./configs.js";
 import { Bars, Lanes, Legend, TimeChart } from "./charts.js";
 import { ago, duration, number } from "./format.js";
 import { KEPT, store, useStore } from "./store.js";
@@ -72,6 +73,7 @@ function Actions({ model, alone }) {
     setFailure("");
     try {
       await postJson(`/v2/repository/models/${encodeURIComponent(model.name)}/${verb}`, body);
+      forgetConfigs(model.name);
     } catch (error) {
       setFailure(String(error.message ?? error));
     }

@@ -3,6 +3,7 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./lib.js";
 import { bytes, count, duration, number, percent } from "./format.js";
 import { store, useStore } from "./store.js";
+import { FirstSteps } from "./first.js";
 import { Empty, Icon, Meter, Spark, State } from "./parts.js";
 
 const SPARK = 60;
@@ -29,7 +30,7 @@ export function Overview() {
   return html`
     <h1 class="visually-hidden">Models</h1>
     <${Totals} />
-    ${loaded && models.size > 0 && html`<${Troubles} />`}
+    ${loaded && models.size > 0 && html`<${Troubles} /><${FirstSteps} />`}
     ${!loaded ? html`<${Skeleton} connected=${connected} />`
       : models.size === 0
         ? html`<${Empty} title="The server has no models.">Put a model into its repository; <code>halimede init FILE REPO</code> makes one of a file.<//>`
@@ -216,6 +217,6 @@ function Row({ model, tick, index, top }) {
 }
 
 function instances(model) {
-  if (model.row.instances === undefined) return "–";
+  if (!model.row.instances) return "–"; // an ensemble has none
   return Number.isFinite(model.use) ? percent(model.use) : html`<span class="dim">${number(model.row.instances)}</span>`;
 }

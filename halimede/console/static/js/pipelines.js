@@ -1,44 +1,16 @@
 // Ensembles, and models that call models, as graphs: which tensor goes where, how often and how long.
 
-import { html, useEffect, useMemo, useState } from "./lib.js";
-import { getJson, modelPath } from "./api.js";
+import { html, useMemo } from "./lib.js";
+import { useConfigs } from "./configs.js";
 import { duration, number } from "./format.js";
 import { store, useStore } from "./store.js";
 import { State, Empty, Note } from "./parts.js";
 
-const AT_ONCE = 6;
 const BOX = { width: 160, height: 62, gapX: 104, gapY: 22 };
 /** A graph is scaled down to this width; beyond it scrolls. */
 const MIN_WIDTH = 760;
 /** How far below the boxes an edge runs that passes a column. */
 const DETOUR = 20;
-
-/** Configurations by model, kept while the page is open. @type {Map<string, any>} */
-const known = new Map();
-
-/** Reads the configurations of all models, a few at a time. */
-function useConfigs(names) {
-  const [read, setRead] = useState(0);
-  useEffect(() => {
-    let gone = false;
-    const left = names.filter((name) => !known.has(name));
-    const work = async () => {
-      for (let name = left.shift(); name !== undefined && !gone; name = left.shift()) {
-        try {
-          known.set(name, await getJson(`${modelPath(name)}/config`));
-        } catch {
-          known.set(name, null);
-        }
-        if (!gone) setRead((n) => n + 1);
-      }
-    };
-    Array.from({ length: AT_ONCE }, work);
-    return () => {
-      gone = true;
-    };
-  }, [names.join("\n")]);
-  return { configs: known, done: names.every((name) => known.has(name)), read };
-}
 
 export function Pipelines() {
   const { models, loaded, traces, tracing } = useStore();
