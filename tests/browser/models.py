@@ -47,6 +47,29 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse(error=pb_utils.TritonError("no weights today")) for _ in requests]
 """
 
+_HEARS = """import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        heard = [pb_utils.get_input_tensor_by_name(request, "AUDIO").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", sound)]) for sound in heard]
+"""
+
+_CALLER = """import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            inner = pb_utils.InferenceRequest(
+                model_name="numbers", inputs=request.inputs(), requested_output_names=["OUTPUT0"], trace=request.trace()
+            )
+            answers.append(pb_utils.InferenceResponse(inner.exec().output_tensors()))
+        return answers
+"""
+
 
 def _tensor(kind: str, name: str, datatype: str, dims: str, more: str = "") -> str:
     return f'{kind} [ {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {dims} ] {more} }} ]\n'
@@ -93,5 +116,9 @@ def write_models(folder: Path) -> Path:
     )
     fails = _tensor("input", "INPUT0", "FP32", "4") + _tensor("output", "OUTPUT0", "FP32", "4")
     _write(folder, "fails", f'backend: "python"\n{fails}', _FAILS)
+    rows = _tensor("input", "INPUT0", "FP32", "1, 4") + _tensor("output", "OUTPUT0", "FP32", "1, 4")
+    _write(folder, "caller", f'backend: "python"\n{rows}', _CALLER)
+    sound = _tensor("input", "AUDIO", "FP32", "-1") + _tensor("output", "OUTPUT0", "FP32", "-1")
+    _write(folder, "hears", f'backend: "python"\n{sound}', _HEARS)
     _write(folder, "wrong", f'backend: "nonsense"\n{fails}')
     return folder

@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Console
 from tests.compat.serving import write_model
@@ -108,6 +109,32 @@ def test_page_of_another_origin_gets_and_changes_nothing(console: Console, open_
         ("read", "events", "change", "withToken", "script", "frame"), "nothing"
     )
     assert console.server.status("/v2/models/numbers/ready") == 200, "the blind request had no effect"
+
+
+def test_name_that_was_rebound_to_this_machine_gets_nothing(console: Console, browser: Browser) -> None:
+    """To the browser this page has the origin of the console, because a stranger's DNS answers with its address."""
+    rules = "--host-resolver-rules=MAP rebound.example 127.0.0.1"
+    made = browser.browser_type.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", rules])
+    try:
+        page = made.new_page()
+        answer = page.goto(f"http://rebound.example:{console.port}/")
+        assert answer is not None
+        assert answer.status == 403
+        expect(page.locator("body")).to_contain_text("the console is not known by the name 'rebound.example")
+        statuses = page.evaluate(
+            """async (token) => {
+              const headers = { Authorization: "Bearer " + token };
+              const change = { method: "POST", headers, body: "{}" };
+              const got = await fetch("/api/v2/models/numbers/config", { headers });
+              const changed = await fetch("/api/v2/repository/models/numbers/unload", change);
+              return [got.status, changed.status];
+            }""",
+            console.token,
+        )
+    finally:
+        made.close()
+    assert statuses == [403, 403]
+    assert console.server.status("/v2/models/numbers/ready") == 200
 
 
 def test_thousand_models_scroll_and_are_searched(tmp_path: Path, open_page: Callable[..., Page]) -> None:

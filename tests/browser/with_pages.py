@@ -1,9 +1,12 @@
 """Every page and action of the console in a real browser."""
 
 import json
+import struct
 import subprocess
 import sys
+import urllib.error
 import urllib.request
+import wave
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,9 +27,10 @@ def send(page: Page) -> None:
     page.get_by_role("button", name="Send").click()
 
 
-def ask(console: Console, model: str, values: list[float]) -> None:
-    """A request of another client."""
-    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, len(values)], "data": values}
+def ask(console: Console, model: str, values: list[float], rows: bool = True) -> None:
+    """A request of another client. `rows`: the tensor has the dimension of a batch."""
+    dims = [1, len(values)] if rows else [len(values)]
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": dims, "data": values}
     url = f"http://{console.server.http_url}/v2/models/{model}/infer"
     urllib.request.urlopen(url, json.dumps({"inputs": [tensor]}).encode(), timeout=SECONDS).close()
 
@@ -136,7 +140,7 @@ def test_newcomer_finds_what_takes_a_picture(tmp_path: Path, open_page: Callable
     with made.server:
         page = open_page(made.link)
         first = page.get_by_role("region", name="Try a model with")
-        expect(first.locator("dt")).to_have_text(["a picture", "a text", "numbers"])
+        expect(first.locator("dt")).to_have_text(["a picture", "a sound", "a text", "numbers"])
         expect(first.get_by_role("link", name="chain")).to_be_visible()
         first.get_by_role("link", name="pictures").click()
         expect(page.get_by_text("Drop or paste a picture")).to_be_visible()
@@ -219,6 +223,25 @@ def test_picture_becomes_a_tensor_and_a_tensor_a_picture(page: Page, tmp_path: P
     expect(page.get_by_role("alert")).to_contain_text("no picture")
 
 
+def test_sound_becomes_samples_of_one_channel_at_the_rate(page: Page, tmp_path: Path) -> None:
+    with wave.open(str(tmp_path / "tone.wav"), "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(struct.pack("<2h", 16384, 0) * 4000)
+    go(page, "/models/hears/try")
+    page.get_by_label("samples per second").select_option("8000")
+    page.get_by_label("Sound for AUDIO").set_input_files(tmp_path / "tone.wav")
+    expect(page.get_by_text("4000 samples")).to_be_visible()
+    send(page)
+    answer = page.get_by_role("region", name="Answer")
+    expect(answer).to_contain_text("FP32 [4000]")
+    expect(answer).to_contain_text("0.25")
+    (tmp_path / "no.wav").write_text("no sound")
+    page.get_by_label("Sound for AUDIO").set_input_files(tmp_path / "no.wav")
+    expect(page.get_by_role("alert")).to_contain_text("no sound")
+
+
 def test_classes_have_their_labels(page: Page) -> None:
     go(page, "/models/animals/try")
     page.get_by_role("button", name="Values").click()
@@ -293,6 +316,33 @@ def test_traces_are_recorded_and_shown(console: Console, page: Page) -> None:
     first.click()
     fall = page.get_by_role("region", name="The chosen trace")
     expect(fall.locator(".label").filter(has_text="numbers")).to_have_count(2)
+    page.get_by_role("button", name="Stop recording").click()
+    expect(page.get_by_role("button", name="Record requests")).to_be_visible()
+
+
+def test_failed_request_is_among_the_traces_with_its_reason(console: Console, page: Page) -> None:
+    go(page, "/traces")
+    page.get_by_role("button", name="Record requests").click()
+    expect(page.get_by_role("button", name="Stop recording")).to_be_visible()
+    with pytest.raises(urllib.error.HTTPError):
+        ask(console, "fails", [1, 2, 3, 4], rows=False)
+    page.get_by_role("button", name="Failed").click()
+    page.get_by_role("group", name="Traces").get_by_role("button").filter(has_text="fails").first.click()
+    expect(page.get_by_role("region", name="The chosen trace")).to_contain_text("no weights today")
+    page.get_by_role("button", name="Stop recording").click()
+    expect(page.get_by_role("button", name="Record requests")).to_be_visible()
+
+
+def test_calls_of_a_python_model_are_drawn(console: Console, page: Page) -> None:
+    go(page, "/traces")
+    page.get_by_role("button", name="Record requests").click()
+    expect(page.get_by_role("button", name="Stop recording")).to_be_visible()
+    ask(console, "caller", [1, 2, 3, 4])
+    go(page, "/pipelines")
+    graph = page.get_by_role("region", name="Graph of caller")
+    expect(graph).to_contain_text("1 call")
+    expect(graph).to_contain_text("numbers")
+    go(page, "/traces")
     page.get_by_role("button", name="Stop recording").click()
     expect(page.get_by_role("button", name="Record requests")).to_be_visible()
 

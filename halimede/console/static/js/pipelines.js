@@ -2,7 +2,7 @@
 
 import { html, useMemo } from "./lib.js";
 import { useConfigs } from "./configs.js";
-import { duration, number } from "./format.js";
+import { count, duration, number } from "./format.js";
 import { store, useStore } from "./store.js";
 import { State, Empty, Note } from "./parts.js";
 
@@ -74,7 +74,7 @@ function ensembleGraph(name, config) {
 /** @returns {{nodes: Node[], edges: Edge[]}} */
 function callGraph(name, calls) {
   const nodes = [{ id: name, model: name, label: name }, ...[...calls.keys()].filter((callee) => callee !== name).map((callee) => ({ id: callee, model: callee, label: callee }))];
-  const edges = [...calls].map(([to, { calls: amount, us }]) => ({ from: name, to, label: `${amount} calls`, call: true, us: us / amount }));
+  const edges = [...calls].map(([to, { calls: amount, us }]) => ({ from: name, to, label: count(amount, "call"), call: true, us: us / amount }));
   return { nodes, edges };
 }
 
