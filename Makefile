@@ -23,7 +23,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-formats test-trees test-dali test-azure test-gpu test-perf test-sandbox test-console test-deploy test-ray unit check format conformance rows bench soak profile demo protocol audit clean
+.PHONY: help serve serve-torch compiled test test-forms test-environments test-wheel test-torch test-openvino test-tensorflow test-formats test-trees test-dali test-azure test-gpu test-perf test-sandbox test-console test-deploy test-ray unit check check-scripts format conformance rows bench soak profile demo protocol audit clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -86,10 +86,10 @@ test-gpu: $(VENV)/.dev ## test CUDA shared memory, placement and metrics on a ma
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[gpu]' 'tritonclient[cuda]'
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
-test-console: compiled $(VENV)/.dev $(CONSOLE)/.ready ## test the console in Debian's chromium, and its scripts' types (needs npm)
-	$(CONSOLE)/node_modules/.bin/tsc -p tests/browser/tsconfig.json
+test-console: compiled $(VENV)/.dev $(CONSOLE)/.ready ## test the console in Debian's chromium, also beside the real server (needs npm)
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'playwright>=1.49'
-	HALIMEDE_NODE_MODULES=$(abspath $(CONSOLE))/node_modules $(BIN)/python -m pytest -n 2 tests/browser/with_pages.py tests/browser/with_behaviour.py
+	HALIMEDE_NODE_MODULES=$(abspath $(CONSOLE))/node_modules $(BIN)/python -m pytest -n 2 \
+	  tests/browser/with_pages.py tests/browser/with_behaviour.py tests/browser/with_triton.py
 
 test-perf: compiled $(VENV)/.dev ## test halimede perf beside perf_analyzer, and against queueing theory
 	HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m perf -n 2 --dist=loadfile \
@@ -110,11 +110,19 @@ unit: $(VENV)/.dev ## run the tests that need no server, no demo and no other pr
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
 	  --ignore=tests/compat --ignore=tests/conformance --ignore=tests/examples
 
-check: $(VENV)/.dev ## check style, types and import directions
+check: check-scripts $(VENV)/.dev ## check style, types and import directions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+ifneq ($(shell command -v npm 2>/dev/null)$(CI),)
+check-scripts: $(CONSOLE)/.ready ## check the types of the console's scripts (needs npm)
+	$(CONSOLE)/node_modules/.bin/tsc -p tests/browser/tsconfig.json
+else
+check-scripts:
+	@echo "The types of the console's scripts are not checked, because npm is missing"
+endif
 
 format: $(VENV)/.dev ## format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
