@@ -12,13 +12,16 @@ import { Traces } from "./traces.js";
 import { Logs } from "./logs.js";
 import { Settings } from "./settings.js";
 
-const PAGES = [
+/** The part of the address, the name, the page, and the feature that it needs of the server. */
+const PAGES = /** @type {[string, string, any, string?][]} */ ([
   ["", "Models", Overview],
   ["pipelines", "Pipelines", Pipelines],
-  ["traces", "Traces", Traces],
-  ["logs", "Log", Logs],
+  ["traces", "Traces", Traces, "traces"],
+  ["logs", "Log", Logs, "logs"],
   ["settings", "Settings", Settings],
-];
+]);
+
+const LACKS = { class: "lacks", title: "This server does not show it" };
 
 /** The parts of the address after `#`, and its query. */
 function place() {
@@ -74,7 +77,7 @@ function Banner() {
 
 function Frame() {
   const { parts, query } = usePlace();
-  const { models } = useStore();
+  const { models, loaded } = useStore();
   const [first = "", name = "", tab = ""] = parts;
   const found = PAGES.find(([path]) => path === first);
   const Page = first === "models" ? ModelPage : found ? found[2] : Overview;
@@ -88,7 +91,7 @@ function Frame() {
     <header class="rail">
       <a class="brand" href="#/"><img src="/icon.svg" alt="" width="24" height="24" />Halimede</a>
       <nav aria-label="Pages">
-        ${PAGES.map(([path, label]) => html`<a href=${`#/${path}`} aria-current=${(first === path || (first === "models" && !path)) ? "page" : null}>
+        ${PAGES.map(([path, label, , feature]) => html`<a href=${`#/${path}`} ...${loaded && feature && !store.has(feature) ? LACKS : {}} aria-current=${(first === path || (first === "models" && !path)) ? "page" : null}>
           ${label}${!path && troubles > 0 && html`<span class="badge" title="Things that need attention">${troubles}<span class="visually-hidden"> need attention</span></span>`}
         </a>`)}
       </nav>

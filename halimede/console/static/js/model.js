@@ -136,6 +136,7 @@ function Activity({ model }) {
       <div><dt>Failed in all</dt><dd class=${row.fail ? "bad-text" : ""}>${number(row.fail)}</dd></div>
       ${(row.hits > 0 || row.misses > 0) && html`<div><dt>From the cache</dt><dd>${Math.round((row.hits / (row.hits + row.misses)) * 100)} %</dd></div>`}
     </dl>
+    <${Lacks} row=${row} />
     <div class="columns">
       <section class="panel wide" aria-labelledby="latency">
         <header><h2 id="latency">Where the time goes</h2>
@@ -162,6 +163,16 @@ function Activity({ model }) {
         <div class="body"><${Lanes} values=${data.busy} lanes=${row.instances} /><p class="dim">Each lane is an instance, sorted by use; darker is busier. Five minutes, the newest at the right.</p></div>
       </section>`}
     </div>`;
+}
+
+/** What is missing on this page because the server does not tell it. */
+function Lacks({ row }) {
+  const quantiles = row.success > 0 && row.p99 === undefined;
+  const instances = row.instances === undefined;
+  return (quantiles || instances) && html`<p class="dim">
+    ${quantiles && html`p50 and p99 are not known: the server needs <code>--metrics-config=summary_latencies=true</code> for them. `}
+    ${instances && "This server does not tell how busy its instances are."}
+  </p>`;
 }
 
 function axisDuration(ms) {

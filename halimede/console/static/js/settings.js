@@ -18,7 +18,7 @@ export function Settings() {
         <div class="body"><table class="table"><tbody>
           ${server && html`<tr><th scope="row">Name and version</th><td>${server.name} ${server.version}</td></tr>`}
           <tr><th scope="row">HTTP</th><td class="mono">${hello.http || "closed"}</td></tr>
-          <tr><th scope="row">gRPC</th><td class="mono">${hello.grpc || "closed"}</td></tr>
+          <tr><th scope="row">gRPC</th><td><span class="mono">${hello.grpc || "closed"}</span>${hello.control ? "" : ", if it is the usual port"}</td></tr>
           <tr><th scope="row">Metrics</th><td class="mono">${hello.metrics || "none found"}</td></tr>
           <tr><th scope="row">Model control</th><td>${{ none: "none: models are loaded at the start", poll: "poll: changes of the repository are loaded", explicit: "explicit: models are loaded by request" }[hello.control] ?? "not known"}</td></tr>
           ${server && html`<tr><th scope="row">Extensions</th><td>${server.extensions.map((name) => html`<span class="tag flat">${name}</span>`)}</td></tr>`}
@@ -98,5 +98,5 @@ function TraceForm({ now, set }) {
       <label class="field"><span>So many traces (-1: any number)</span><input type="number" min="-1" value=${now.trace_count} onInput=${(event) => set("trace_count", event.target.value)} /></label>
       <label class="field"><span>A new file after (0: never)</span><input type="number" min="0" value=${now.log_frequency} onInput=${(event) => set("log_frequency", event.target.value)} /></label>
     </div>
-    <p class="dim">Mode ${now.trace_mode}. ${now.trace_file ? html`They are written to <code>${now.trace_file}</code>.` : "The server was started without a file for traces."} They are for other programs. What <a href="#/traces">Traces</a> shows does not depend on them.</p>`;
+    <p class="dim">Mode ${now.trace_mode}. ${now.trace_file ? html`They are written to <code>${now.trace_file}</code>.` : "The server was started without a file for traces."} They are for other programs.${store.has("traces") ? html` What <a href="#/traces">Traces</a> shows does not depend on them.` : ""}</p>`;
 }
