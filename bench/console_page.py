@@ -1,14 +1,14 @@
 """Measures what the pages of the console cost a browser over time: memory and processor time of each page.
 
-    python bench/console_page.py [--minutes 60] [--json FILE]
+    python bench/console_page.py [--minutes 60] [--rate 50] [--json FILE]
 
-Serves the demo's models (`make demo`) as `make serve` does, sends requests at a steady rate, some of which fail, and
-opens the list of models and the page of one model in headless chromium, with traces recorded. Each minute it reads how
-much memory the process of each page has, and how much processor time it took. Needs chromium and playwright (`make
-test-console` installs it). Each page should stay under 100 MiB and 10 % of a core.
+Serves the demo's models (`make demo`) as `make serve` does, sends requests at a steady rate, some of which fail,
+records traces, and opens the list of models and the page of one model in headless chromium. Each minute it reads how
+much memory the process of each page has, and how much processor time it took. Each should stay under 100 MiB and 10 %
+of a core.
 
 The memory of a page is what its process has for itself (`Private` of /proc/PID/smaps_rollup): the rest is chromium's
-program, which all its pages share. `heap` is what the scripts use of it, before a collection of garbage.
+program, which all its pages share. Nothing drives the browser, because one that is driven keeps what its pages load.
 """
 
 import argparse
@@ -16,15 +16,17 @@ import http.client
 import json
 import os
 import re
-import shutil
+import signal
+import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -39,17 +41,31 @@ FAILS_EACH = 500
 IMAGE = json.dumps({"inputs": [{"name": "image", "shape": [1, 8, 8], "datatype": "FP32", "data": [0.5] * 64}]})
 
 
+class Sample(NamedTuple):
+    """Of one minute: MiB, and percent of one core by the page's process and by its whole browser."""
+
+    private_mib: float
+    cpu_percent: float
+    browser_cpu_percent: float
+
+
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[Serving, str]]:
-    """The demo's server, and the link of its console."""
-    log = folder / "log"
+def served(folder: Path) -> Iterator[tuple[Serving, int, str]]:
+    """The demo's server, and the port and the token of its console."""
     port = free_ports(1)[0]
     flags = (f"--console-port={port}", "--metrics-config=summary_latencies=true")
-    with Serving(ROOT / "examples" / "model_repository", log, *flags).wait_until_live() as server:
+    with Serving(ROOT / "examples" / "model_repository", folder / "log", *flags).wait_until_live() as server:
         server.until(lambda: "#token=" in server.log_text(), "printed no link")
         found = re.search(r"#token=([\w-]+)", server.log_text())
         assert found is not None
-        yield server, f"http://localhost:{port}/#token={found[1]}"
+        yield server, port, found[1]
+
+
+def switch_tracing_on(port: int, token: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/api/tracing", '{"on": true}', {"Authorization": f"Bearer {token}"})
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 @contextmanager
@@ -79,7 +95,7 @@ def load(url: str, rate: float) -> Iterator[None]:
 
 
 def private_mib(pid: int) -> float:
-    """The memory that a process does not share, in MiB."""
+    """The memory that a process does not share."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
@@ -89,65 +105,43 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def command_of(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+def processes(session: int) -> dict[int, str]:
+    """The commands of the processes of a session, by their ids."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == session:
+                found[int(folder.name)] = (folder / "cmdline").read_text()
+    return found
 
 
-class Watched:
-    """One page in a browser of its own, because two pages of one site would share a process."""
+class Browser:
+    """A page in a browser of its own, because two pages of one site would share a process."""
 
-    def __init__(self, playwright: Any, name: str, link: str, route: str) -> None:
-        self.name = name
-        self._browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        context = self._browser.new_context(viewport={"width": 1280, "height": 860})
-        self._page = context.new_page()
-        self._page.goto(link)
-        self._page.evaluate("route => { location.hash = route }", route)
-        self._page.locator("main h1, main .tiles").first.wait_for()
-        self._page_session = context.new_cdp_session(self._page)
-        self._page_session.send("Performance.enable")
-        self._processes = self._browser.new_browser_cdp_session()
-        self._last = (time.monotonic(), *self._spent())
+    def __init__(self, url: str, folder: Path) -> None:
+        command = ["chromium", "--headless", "--no-sandbox", "--window-size=1280,860", f"--user-data-dir={folder}"]
+        # Without this chromium prints the page and ends.
+        command += ["--remote-debugging-port=0", url]
+        quiet = subprocess.DEVNULL
+        self._process = subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
+        self._before = (time.monotonic(), 0.0, 0.0)
 
-    def switch_tracing_on(self) -> None:
-        self._page.evaluate(
-            """() => fetch("/api/tracing", { method: "POST", body: '{"on": true}',
-              headers: { Authorization: `Bearer ${localStorage.getItem("console-token")}` } })"""
-        )
-
-    def _pids(self) -> dict[int, str]:
-        return {each["id"]: each["type"] for each in self._processes.send("SystemInfo.getProcessInfo")["processInfo"]}
-
-    def _page_pid(self) -> int:
-        """The page's process: chromium has others that render its own surfaces, or wait for the next page."""
-        renderers = [pid for pid, kind in self._pids().items() if kind == "renderer"]
-        return max((pid for pid in renderers if b"--top-chrome-webui" not in command_of(pid)), key=cpu_seconds)
-
-    def _spent(self) -> tuple[float, float]:
-        """Processor seconds of the page's process, and of all processes of its browser."""
-        return cpu_seconds(self._page_pid()), sum(map(cpu_seconds, self._pids()))
-
-    def read(self) -> dict[str, float]:
-        metrics = {each["name"]: each["value"] for each in self._page_session.send("Performance.getMetrics")["metrics"]}
-        now, page, browser = time.monotonic(), *self._spent()
-        since, page_before, browser_before = self._last
-        self._last = (now, page, browser)
-        return {
-            "private_mib": round(private_mib(self._page_pid()), 1),
-            "heap_mib": round(metrics["JSHeapUsedSize"] / 2**20, 1),
-            "nodes": metrics["Nodes"],
-            "listeners": metrics["JSEventListeners"],
-            "cpu_percent": round(100 * (page - page_before) / (now - since), 2),
-            "browser_cpu_percent": round(100 * (browser - browser_before) / (now - since), 2),
-        }
-
-    def heap_after_collection(self) -> float:
-        self._page_session.send("HeapProfiler.collectGarbage")
-        metrics = self._page_session.send("Performance.getMetrics")["metrics"]
-        return round(next(each["value"] for each in metrics if each["name"] == "JSHeapUsedSize") / 2**20, 2)
+    def read(self) -> Sample:
+        """What it cost since the last call."""
+        found = processes(self._process.pid)
+        # Chromium has other renderers for its own surfaces, and one that waits for the next page.
+        pages = [pid for pid, line in found.items() if "--type=renderer" in line and "--top-chrome-webui" not in line]
+        page = max(pages, key=cpu_seconds)
+        then, page_then, browser_then = self._before
+        self._before = now, page_now, browser_now = time.monotonic(), cpu_seconds(page), sum(map(cpu_seconds, found))
+        share = 100 / (now - then)
+        return Sample(private_mib(page), (page_now - page_then) * share, (browser_now - browser_then) * share)
 
     def close(self) -> None:
-        self._browser.close()
+        for pid in (self._process.pid, *processes(self._process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(60)
 
 
 def main() -> None:
@@ -156,31 +150,34 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=50.0, help="requests per second")
     parser.add_argument("--json", type=Path, help="a file for all samples")
     options = parser.parse_args()
-    from playwright.sync_api import sync_playwright
-
-    with (
-        tempfile.TemporaryDirectory() as name,
-        served(Path(name)) as (server, link),
-        sync_playwright() as playwright,
-        load(server.http_url, options.rate),
-    ):
-        pages = [Watched(playwright, page, link, route) for page, route in PAGES.items()]
-        pages[0].switch_tracing_on()
-        samples: dict[str, list[dict[str, float]]] = {page.name: [] for page in pages}
-        collected: dict[str, list[float]] = {page.name: [] for page in pages}
-        for minute in range(1, options.minutes + 1):
-            time.sleep(60)
-            for page in pages:
-                samples[page.name].append(page.read())
-                print(minute, page.name, json.dumps(samples[page.name][-1]), flush=True)
-                if minute in (2, options.minutes):
-                    collected[page.name].append(page.heap_after_collection())
-            if options.json:
-                options.json.write_text(json.dumps({"samples": samples, "heap_collected_mib": collected}, indent=1))
-        for page in pages:
-            page.close()
-    for name, kept in collected.items():
-        print(f"{name}: {kept} MiB of heap after a collection, in the second minute and at the end")
+    samples: dict[str, list[Sample]] = {name: [] for name in PAGES}
+    browsers: dict[str, Browser] = {}
+    with tempfile.TemporaryDirectory() as name, served(Path(name)) as (server, port, token):
+        switch_tracing_on(port, token)
+        try:
+            for page, route in PAGES.items():
+                browsers[page] = Browser(f"http://localhost:{port}/#{route}", Path(name) / page)
+            with load(server.http_url, options.rate):
+                for minute in range(1, options.minutes + 1):
+                    time.sleep(60)
+                    for page, browser in browsers.items():
+                        samples[page].append(browser.read())
+                        shown = samples[page][-1]
+                        print(f"{minute} {page}: {shown[0]:.1f} MiB, {shown[1]:.2f} %, {shown[2]:.2f} %", flush=True)
+        finally:
+            for browser in browsers.values():
+                browser.close()
+    for page, found in samples.items():
+        memory, cpu = [sample.private_mib for sample in found], [sample.cpu_percent for sample in found]
+        print(
+            f"{page}: MiB {memory[0]:.0f} first, {statistics.median(memory):.0f} median, {max(memory):.0f} most;",
+            end="",
+        )
+        print(f" % of a core {statistics.median(cpu):.2f} median, {max(cpu):.2f} most")
+    if options.json:
+        options.json.write_text(
+            json.dumps({page: [each._asdict() for each in samples[page]] for page in PAGES}, indent=1)
+        )
 
 
 if __name__ == "__main__":
