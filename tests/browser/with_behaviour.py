@@ -180,8 +180,8 @@ def test_keyboard_reaches_everything(page: Page) -> None:
 
 OUTSIDE = """() => {
   const right = (part) => part.getBoundingClientRect().right;
-  return [...document.querySelectorAll(".grid > .head > *, .grid .row > *, .panel > *, .tile > *")]
-    .filter((part) => right(part) > right(part.closest(".grid, .panel, .tile"))).map((part) => part.textContent);
+  return [...document.querySelectorAll(".grid > .head > *, .grid .row > *, .panel > *, .tile > *, .rail nav > *")]
+    .filter((part) => right(part) > right(part.closest(".grid, .panel, .tile, nav"))).map((part) => part.textContent);
 }"""
 """What lies beyond the right side of their box."""
 
