@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from ray.exceptions import RayError, RayTaskError
-from ray.serve.exceptions import RayServeException
+from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
 
 from halimede.engine_port import (
     LoadModel,
@@ -210,9 +210,12 @@ class RayPort:
         return next((each for each in outcomes if isinstance(each, Error)), None)
 
     async def _all(self, method: str, *arguments: object) -> list[Any]:
-        """Asks all replicas. Those that are lost meanwhile do not count."""
+        """Asks all replicas; there may be none. Those that are lost meanwhile do not count."""
         asked = self._engines.broadcast(method, *arguments)
-        found = await asked.results_async(timeout_s=ALL_SECONDS, return_exceptions=True)
+        try:
+            found = await asked.results_async(timeout_s=ALL_SECONDS, return_exceptions=True)
+        except DeploymentUnavailableError:
+            return []
         return [each for each in found if not isinstance(each, BaseException) or isinstance(each, Error)]
 
 

@@ -95,7 +95,9 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         self._hosts = (f"127.0.0.{host}" for host in range(2, 255))
-        self.cluster = Cluster(initialize_head=True, head_node_args=self._arguments(include_dashboard=False))
+        self.cluster = started(
+            lambda: Cluster(initialize_head=True, head_node_args=self._arguments(include_dashboard=False))
+        )
         self.others = [self.add(), self.add()]
         ray.init(address=self.cluster.address, log_to_driver=False, _node_ip_address="127.0.0.2")
 
@@ -111,7 +113,7 @@ class Nodes:
         }
 
     def add(self) -> Any:
-        return self.cluster.add_node(**self._arguments())
+        return started(lambda: self.cluster.add_node(**self._arguments()))
 
     def kill(self, node: Any) -> None:
         """Ends the processes of a node at once, as a power cut would."""
@@ -125,6 +127,18 @@ class Nodes:
         serve.shutdown()
         ray.shutdown()
         self.cluster.shutdown()
+
+
+def started(start: Callable[[], Any]) -> Any:
+    """What `start` returns. Ray gives up a node whose agents take 15 s for their imports, which happens on a machine
+    that is busy with other work; then another node is started."""
+    for left in (2, 1, 0):
+        try:
+            return start()
+        except Exception:  # the class that Ray raises
+            if not left:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 @contextmanager

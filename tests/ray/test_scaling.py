@@ -107,3 +107,17 @@ def test_replicas_follow_the_load(nodes: Nodes, tmp_path: Path) -> None:
             until(lambda: running("elastic") == 1, "one replica for one client")
             clients.more(5)
         assert set(clients.outcomes) == {"fine"}
+
+
+def test_first_request_wakes_a_replica(nodes: Nodes, tmp_path: Path) -> None:
+    write_model(tmp_path, "identity", "INT32")
+    engine = {"autoscaling_config": {"min_replicas": 0, "max_replicas": 1, "upscale_delay_s": 0}}
+    with (
+        application("sleeping", tmp_path, models_per_replica=1, engine=engine) as (place,),
+        client_of("http", place) as client,
+    ):
+        assert client.is_server_ready()
+        assert client.get_model_repository_index() == []
+        assert running("sleeping") == 0
+        assert answer(client, "identity", np.array([7], np.int32)).tolist() == [7]
+        assert running("sleeping") == 1
