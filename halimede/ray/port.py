@@ -68,10 +68,15 @@ class RayPort:
     # Inference.
 
     def infer(self, request: InferRequest, reply: Reply) -> int:
-        key = next(self._keys)
-        task = self._loop.create_task(self._infer(request, _Slot(reply, self._loop)))
-        self._inferences[key] = task
-        task.add_done_callback(lambda _: self._inferences.pop(key))
+        key, slot = next(self._keys), _Slot(reply, self._loop)
+        task = self._inferences[key] = self._loop.create_task(self._infer(request, slot))
+
+        def over(_: object) -> None:
+            del self._inferences[key]
+            # It may have been cancelled before its first step.
+            slot.end(Cancelled("Cancelled"))
+
+        task.add_done_callback(over)
         return key
 
     def cancel(self, key: int) -> None:
@@ -89,8 +94,6 @@ class RayPort:
             else:
                 await self._send_until_answered(request, slot)
             slot.end(Internal("the replica ended the request without a last answer"))
-        except asyncio.CancelledError:
-            slot.end(Cancelled("Cancelled"))
         except Exception as error:
             slot.end(_error_of(error, request.model_name))
 

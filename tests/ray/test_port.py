@@ -287,6 +287,16 @@ def test_cancelled_request_is_cancelled_at_its_replica() -> None:
     assert [each.cancelled for each in calls] == [True]
 
 
+def test_request_that_is_cancelled_at_once_is_answered() -> None:
+    async def run() -> list[Answer]:
+        port, slot = port_to(nobody), Slot()
+        port.cancel(port.infer(InferRequest("m"), slot))
+        return await slot.ended()
+
+    (answer,) = asyncio.run(run())
+    assert isinstance(answer, Cancelled)
+
+
 def asked(query: Query[Any], call: Callable[..., Any], **given: Any) -> Any:
     async def run() -> Any:
         answered = asyncio.get_running_loop().create_future()
