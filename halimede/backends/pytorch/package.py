@@ -24,6 +24,8 @@ from halimede.errors import Cause, Internal, Unsupported
 _METADATA = "_metadata.json"
 _FLAGS: Mapping[str, str] = {"AVX2": "avx2", "AVX512": "avx512f", "AMX": "amx_tile", "VNNI": "avx512_vnni"}
 """By a word in the metadata of a package, the flag of a processor that has it."""
+_NOT_ONE = "dim value is too small at 0, expected it to be >= 2, but got: 1"
+"""A dimension that varies is compiled for sizes of 2 and more, even if the program was exported for 1 as well."""
 
 
 def metadata_of(path: Path) -> dict[str, str]:
@@ -66,6 +68,7 @@ class PackageSource:
         self._path = path
         self._instance = instance
         self._spec: Sequence[str] = ()
+        self._refuses_one_row = False
 
     def load(self, device: Any) -> Loaded:
         """Raises Internal with torch's words, Unsupported if the package is for another machine or device."""
@@ -80,9 +83,23 @@ class PackageSource:
 
         def call(*tensors: Any) -> Sequence[Any]:
             # Compiled code reads memory as it was compiled for.
-            return tuple(run([tensor.contiguous() for tensor in tensors]))
+            given = [tensor.contiguous() for tensor in tensors]
+            if not self._is_one_row(given):
+                return tuple(run(given))
+            if not self._refuses_one_row:
+                try:
+                    return tuple(run(list(given)))
+                except RuntimeError as error:
+                    if _NOT_ONE not in str(error):
+                        raise
+                    self._refuses_one_row = True
+            return tuple(result[:1] for result in run([torch.cat((tensor, tensor)) for tensor in given]))
 
         return Loaded(call, UNKNOWN, batches=False)
+
+    def _is_one_row(self, tensors: Sequence[Any]) -> bool:
+        """Whether this is a batch of one, so that the row may be given twice."""
+        return self._config.max_batch_size > 0 and all(tensor.dim() and len(tensor) == 1 for tensor in tensors)
 
     def _check(self, device: Any) -> None:
         try:
