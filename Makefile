@@ -95,6 +95,11 @@ test-perf: compiled $(VENV)/.dev ## test halimede perf beside perf_analyzer, and
 	HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m perf -n 2 --dist=loadfile \
 	  tests/compat/test_perf.py tests/compat/test_perf_queueing.py tests/conformance/test_perf.py tests/examples/test_measuring.py
 
+.PHONY: test-analyze
+test-analyze: compiled $(VENV)/.dev ## test halimede analyze on servers
+	HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m perf -n 2 --dist=load \
+	  tests/compat/test_analyze.py tests/examples/test_tuning.py
+
 test-sandbox: compiled $(VENV)/.dev ## test what models in the sandbox can reach, and servers that lack memory or disk (needs root)
 	HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m sandbox $(SERVERS) tests/compat/test_sandbox.py tests/compat/test_scarce.py
 

@@ -71,8 +71,9 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "ray": "binding serving traces engine engine_port options backends.registry requests tensors errors "
             "platform",
             "perf": "http_client options platform protocol tensors transport errors version",
-            "cli": "identities backends.registry devtools checking perf top console serving engine engine_port models "
-            "config options requests tensors errors platform transport version http_client",
+            "analyze": "perf checking config http_client options platform protocol errors version",
+            "cli": "identities backends.registry devtools checking perf analyze top console serving engine engine_port "
+            "models config options requests tensors errors platform transport version http_client",
             "top": "http_client errors",
             "main": "cli",
             "version": "compiled",
@@ -88,7 +89,10 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
         library: frozenset(modules.split())
         for library, modules in {
             "rich": "top.screen cli.top",
-            "matplotlib": "perf.plot",
+            "matplotlib": "perf.plot analyze.plots",
+            "optuna": "analyze.searches.optuna_search",
+            "jinja2": "analyze.pages",
+            "fpdf": "analyze.pdf",
             "shtab": "cli.completion",
             "grandalf": "devtools.graph_svg",
             "hpack": "transport.http2.hpack_library",
@@ -103,7 +107,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "openvino": "backends.openvino",
             "nvidia": "backends.dali",
             "skops": "backends.sklearn",
-            "yaml": "backends.mlflow",
+            "yaml": "backends.mlflow analyze.settings",
             "pandas": "backends.sklearn",
             "treelite": "backends.fil",
             "torch": "backends.pytorch",
@@ -111,7 +115,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "tensorflow": "backends.tensorflow",
             "ai_edge_litert": "backends.tflite",
             "tensorrt": "backends.tensorrt.backend",
-            "google": "config wire protocol checking.text",
+            "google": "config wire protocol checking.text analyze.changes",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
             "numpy": "tensors devices tracing scheduling backends wire transport workers engine.classification "

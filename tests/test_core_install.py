@@ -12,8 +12,10 @@ PACKAGE = Path(halimede.__file__).parent
 
 EXTRAS = (
     "cryptography",
+    "fpdf",
     "grandalf",
     "grpc",
+    "jinja2",
     "matplotlib",
     "nvidia",
     "obstore",
@@ -21,6 +23,7 @@ EXTRAS = (
     "onnxruntime",
     "opentelemetry",
     "openvino",
+    "optuna",
     "PIL",
     "ai_edge_litert",
     "pynvml",
@@ -47,6 +50,8 @@ CLIENTS = {"grpcio", "tritonclient"}
 _OF_FORESTS = ("answers", "backend", "convert", "forest", "gpu", "graph", "predictor", "shap")
 
 FOR_AN_EXTRA = {
+    **{f"halimede.analyze.{name}": "analyze" for name in ("pages", "pdf", "plots", "reports")},
+    "halimede.analyze.searches.optuna_search": "analyze",
     **{f"halimede.backends.fil.{name}": "fil" for name in _OF_FORESTS},
     "halimede.backends.mlflow.backend": "mlflow",
     "halimede.backends.sklearn.backend": "sklearn",

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 
 import shtab
 
+from halimede.analyze.command_line import COMMANDS as ANALYZE_COMMANDS
+from halimede.analyze.fields import FIELDS
 from halimede.cli.arguments import COMMANDS
 from halimede.options.flags import FLAGS, SERVED, Flag
 from halimede.options.kinds import BOOLEAN, SWITCH
@@ -61,6 +63,8 @@ def parser_of(summaries: Mapping[str, str]) -> argparse.ArgumentParser:
             add_serve(command)
         elif name == "perf":
             add_perf(command)
+        elif name == "analyze":
+            add_analyze(command)
         elif name == "help":
             command.add_argument("command", nargs="?", choices=list(summaries))
         elif name in COMMANDS:
@@ -94,6 +98,24 @@ def add_perf(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(*names, metavar=row.value, help=text)
         else:
             parser.add_argument(*names, action="store_true", help=text)
+
+
+def add_analyze(parser: argparse.ArgumentParser) -> None:
+    """The commands and options of `halimede analyze`."""
+    commands = parser.add_subparsers()
+    for name in ANALYZE_COMMANDS:
+        command = commands.add_parser(name, help="")
+        command.description = ""
+        command.add_argument("names", nargs="*")
+        for field in FIELDS.values():
+            if name in field.commands and field.help:
+                names = [*([f"-{field.short}"] if field.short else []), field.flag]
+                if field.kind == "bool":
+                    command.add_argument(*names, action="store_true", help=_plain(field.help))
+                else:
+                    choices = list(field.choices) or None
+                    shown = _metavar(field.flag)
+                    command.add_argument(*names, choices=choices, metavar=shown, help=_plain(field.help))
 
 
 def _add_flag(parser: argparse.ArgumentParser, flag: Flag) -> None:

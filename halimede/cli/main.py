@@ -106,6 +106,13 @@ def _perf(args: Sequence[str]) -> int:
     return perf(args)
 
 
+def _analyze(args: Sequence[str]) -> int:
+    with quick_imports():
+        from halimede.cli.analyze import analyze
+
+    return analyze(args)
+
+
 def _run_small(command: str, args: Sequence[str]) -> int:
     """A command whose line argparse reads; `halimede.cli` has a module of its name with its `run`."""
     from halimede.cli.arguments import Completion, read  # `serve` does without argparse
@@ -148,6 +155,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "serve": Command("serve the models of model repositories over HTTP and gRPC", _serve),
         "perf": Command("measure how fast a server answers: halimede perf MODEL", _perf),
+        "analyze": Command("find the best configuration of a model: halimede analyze profile MODEL -m REPO", _analyze),
         "top": Command("show what the models of a running server do: halimede top URL", partial(_run_small, "top")),
         "health": Command("ask a server whether it is ready: halimede health URL", partial(_run_small, "health")),
         "console": Command("show a running server in a browser: halimede console URL", partial(_run_small, "console")),

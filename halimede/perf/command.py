@@ -18,6 +18,7 @@ from typing import TypeVar
 from halimede import __version__
 from halimede.errors import Error
 from halimede.perf import auto, report, search
+from halimede.perf.assembly import check_model, completed, fill, grown
 from halimede.perf.clients.io import Target
 from halimede.perf.csv_file import SMALL_SAMPLE, composing_files, main_file
 from halimede.perf.export import Tensors, export_document, write_json
@@ -25,7 +26,7 @@ from halimede.perf.fleet import Fleet
 from halimede.perf.kinds import PAYLOAD, encoder_of_kind, model_of_kind, sessions_of
 from halimede.perf.metrics import MetricsReader
 from halimede.perf.model import Model, model_of
-from halimede.perf.options import GENERIC_ERROR, NO_LIMIT, SUCCESS, Options, Range
+from halimede.perf.options import GENERIC_ERROR, SUCCESS, Options, Range
 from halimede.perf.profiler import Experiment, Failure, Interrupted, Profiler, print_now, rate_of_file
 from halimede.perf.requests import Tensor
 from halimede.perf.results import comparison, document_of, read_document
@@ -122,7 +123,7 @@ class _Run:
         if o.data_paths:
             print_now(_read_text(workload))
         interrupt = Interrupt(print_now)
-        watch = Watch(interrupt, live_stream(o.live), shutil.get_terminal_size().columns)
+        watch = Watch(interrupt.is_set, live_stream(o.live), shutil.get_terminal_size().columns)
         if o.session_concurrency:
             return self._converse(workload, interrupt, watch)
         has_statistics = server is not None and "statistics" in _try(
@@ -134,8 +135,8 @@ class _Run:
         """What to send. Also sets what is asked of the server, and completes the options."""
         o = self._options
         model = model_of_kind(o) if server is None else self._model(server)
-        o = self._options = _completed(o, model)
-        _check_model(o, model)
+        o = self._options = completed(o, model)
+        check_model(o, model)
         if o.trace and server is not None:
             _try("failed to set trace settings", partial(server.set_trace, o.trace))
         workload = _try("Failed to init manager inputs", partial(build, o, model, target, server, random.Random()))
@@ -151,12 +152,12 @@ class _Run:
         metrics = _metrics_reader(o)
         fleet = Fleet()
         self._stack.callback(fleet.close)
-        _fill(fleet, workload, o.processes or 1)
+        fill(fleet, workload, o.processes or 1)
         if not o.automatic:
             print_now(report.settings(o, workload.model)[:-1])
         interrupt.install()
         self._stack.callback(interrupt.remove)
-        grow = partial(_grow, fleet, workload, o.processes)
+        grow = partial(grown, fleet, workload, o.processes)
         profiler = Profiler(workload, o, fleet, server, metrics, watch, print_now, _warn, grow)
         status, failure = SUCCESS, ""
         try:
@@ -345,76 +346,6 @@ def _read_text(workload: Workload) -> str:
     counts = workload.counts
     text = f" Successfully read data for {len(counts)} stream/streams"
     return f"{text} with {counts[0]} step/steps." if len(counts) == 1 else f"{text}."
-
-
-def _completed(options: Options, model: Model) -> Options:
-    """The options with what follows from the model."""
-    if model.has_sequences and not options.asynchronous and not options.forced_sync:
-        options = replace(options, asynchronous=True)
-    return options
-
-
-def _check_model(options: Options, model: Model) -> None:
-    """Refuses what the model cannot do. Raises Failure with perf_analyzer's texts."""
-    o, levels = options, options.concurrency or Range()
-    checks = (
-        (
-            o.batch_size > 1 and not model.max_batch_size,
-            "can not specify batch size > 1 as the model does not support batching",
-        ),
-        (
-            o.batch_size > 1 and model.has_sequences,
-            "can not specify batch size > 1 when using a sequence model",
-        ),
-        (o.streaming and o.forced_sync, "can not use streaming with synchronous API"),
-        (
-            model.is_decoupled and not (o.asynchronous and o.streaming),
-            "Decoupled models must be run with `--async` and `--streaming` and either `-i grpc` or "
-            "`--service-kind=triton_c_api`",
-        ),
-        (
-            model.has_sequences and o.concurrency is not None and levels.end == NO_LIMIT and o.asynchronous,
-            "The 'end' concurrency can not be 0 for sequence models when using asynchronous API.",
-        ),
-        (
-            bool(o.sequence_ids)
-            and model.has_sequences
-            and o.rate is None
-            and o.sequence_ids < max(levels.start, levels.end),
-            "sequence id range specified is smaller than the maximum possible concurrency, sequence id collision may "
-            "occur.",
-        ),
-        (
-            bool(o.sequence_ids) and o.rate is not None and o.sequence_ids < o.sequences,
-            "sequence id range specified is smaller than the maximum possible number of sequences, sequence id "
-            "collision may occur.",
-        ),
-    )
-    for is_wrong, text in checks:
-        if is_wrong:
-            raise Failure(text)
-
-
-# ---- processes
-
-
-def _fill(fleet: Fleet, workload: Workload, count: int) -> None:
-    for number in range(count):
-        fleet.add(partial(_serve, workload, number, count))
-
-
-def _serve(workload: Workload, number: int, of: int, control: object) -> None:
-    workload.serve(control, number, of)  # type: ignore[arg-type]
-
-
-def _grow(fleet: Fleet, workload: Workload, wanted: int) -> bool:
-    """Replaces the load processes by twice as many, if the machine has cores for them and the user did not choose."""
-    count = len(fleet) * 2
-    if wanted or count > max(1, (os.cpu_count() or 1) // 2):
-        return False
-    fleet.close()
-    _fill(fleet, workload, count)
-    return True
 
 
 def _metrics_reader(options: Options) -> MetricsReader | None:

@@ -271,27 +271,34 @@ class Profiler:
         return window.overhead > report.BUSY_PERCENT
 
     def quick(self, value: float, settle: float, seconds: float, windows: int) -> Level:
-        """Measures a concurrency in windows of so many seconds, after some time that does not count, without a
-        judgement and a report. Raises what `search` raises."""
-        self._begin(value, False, 0)
-        title = f"{value:.0f} client{'s' * (value > 1)}"
-        experiment = Experiment(False, value)
+        """Measures a concurrency in so many windows, as `steady` does."""
+        return self.steady(value, False, settle, seconds, lambda found: len(found) >= windows)
+
+    def steady(
+        self, value: float, is_rate: bool, settle: float, seconds: float, enough: Callable[[Sequence[Window]], bool]
+    ) -> Level:
+        """Measures a level in windows of so many seconds, after some time that does not count, until `enough` is true
+        of them; without a judgement and a report. Raises what `search` raises."""
+        self._begin(value, is_rate, 0)
+        title = f"{value:g} requests/s" if is_rate else f"{value:.0f} client{'s' * (value > 1)}"
+        experiment = Experiment(is_rate, value)
         self.experiments.append(experiment)
         found = list[Window]()
         try:
             self._wait(settle, title, 0.0)
             self._fleet.take()
-            for _ in range(windows):
+            while not found or not enough(found):
                 found.append(self._window(title, experiment, seconds))
                 if self._fleet.failures:
-                    self._keep(level_of(False, value, found, False))
+                    self._keep(level_of(is_rate, value, found, False))
                     self._check_failures()
         finally:
             self._watcher.clear()
             self._fleet.stop()
-        if not all(window.client.requests for window in found):
+        level = level_of(is_rate, value, found)
+        if not level.client.requests:
             raise Failure(NO_REQUESTS, OPTION_ERROR)
-        return level_of(False, value, found)
+        return level
 
     def grow(self) -> None:
         """Sends requests on streams, more and more at a time (X3), and keeps their records for the export. Raises what

@@ -1,6 +1,6 @@
 """Asks the server: metadata, configuration, statistics, trace settings and shared memory, over HTTP or gRPC.
 
-Blocks, for at most LIMIT seconds each. One thread.
+Blocks, for at most `limit` seconds each. One thread.
 """
 
 import json
@@ -21,7 +21,7 @@ from halimede.perf.statistics import Snapshot, snapshot_of
 from halimede.protocol import inference_pb2 as pb
 
 LIMIT = 20.0
-"""Seconds for one answer."""
+"""Seconds for one answer, unless the caller says otherwise."""
 SERVICE = "/inference.GRPCInferenceService/"
 
 
@@ -103,8 +103,10 @@ def https_context(tls: Tls) -> ssl.SSLContext:
 class Asker:
     """Sends one request at a time and waits for the answer."""
 
-    def __init__(self, target: Target, is_grpc: bool, headers: Sequence[tuple[str, str]] = ()) -> None:
-        self._io = Io()
+    def __init__(
+        self, target: Target, is_grpc: bool, headers: Sequence[tuple[str, str]] = (), limit: float = LIMIT
+    ) -> None:
+        self._io, self._limit = Io(), limit
         self._target = target
         self._headers = headers
         self._done = False
@@ -116,7 +118,7 @@ class Asker:
         self._done, self._error = True, error
 
     def _wait(self, slot: Slot) -> bytes:
-        limit = time.monotonic() + LIMIT
+        limit = time.monotonic() + self._limit
         while not self._done:
             left = limit - time.monotonic()
             if left <= 0:

@@ -50,14 +50,15 @@ class Interrupt:
 class Watch:
     """Draws the live line on a stream, if there is one."""
 
-    def __init__(self, interrupt: Interrupt, stream: TextIO | None, columns: int = 100) -> None:
-        self._interrupt, self._stream, self._columns = interrupt, stream, columns
+    def __init__(self, stops: Callable[[], bool], stream: TextIO | None, columns: int = 100) -> None:
+        """`stops` says whether the user has pressed Ctrl-C."""
+        self._stops, self._stream, self._columns = stops, stream, columns
         self._drawn = False
         self._next = 0.0
         self._server = ""
 
     def is_interrupted(self) -> bool:
-        return self._interrupt.is_set()
+        return self._stops()
 
     def told(self, server: ServerStats | None) -> None:
         """Notes what the server did in the last window."""

@@ -78,7 +78,7 @@ def test_script_has_every_flag(shell: str) -> None:
 
 
 def test_every_small_command_is_a_subcommand() -> None:
-    assert {name.partition(" ")[0] for name in SMALL} | {"serve", "perf", "help"} == set(COMMANDS)
+    assert {name.partition(" ")[0] for name in SMALL} | {"serve", "perf", "analyze", "help"} == set(COMMANDS)
 
 
 def test_script_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
