@@ -152,7 +152,7 @@ def bottleneck(answer: Answer) -> str:
     for model, member in sorted(best.members.items(), key=lambda item: -item[1].queue):
         count = instances_of(config_of(answer.record, best, model)) if model in answer.record.configs else 1
         if member.busy >= BUSY * count:
-            return f"the instances of {model} are busy {member.busy / count:.0%} of the time"
+            return f"the instances of {model} are busy {min(1.0, member.busy / count):.0%} of the time"
     if best.overhead >= FULL:
         return "the clients are the limit, and the server may be faster"
     if best.others is not None and best.others >= OTHERS:

@@ -14,7 +14,7 @@ from halimede.protocol import inference_pb2 as pb
 
 LOAD_SECONDS = 600.0
 """How long a load may take."""
-READY_SECONDS = 30.0
+READY_SECONDS = 10.0
 """How long an ensemble may take until it has the new members."""
 _STEP = 0.02
 
@@ -107,10 +107,14 @@ def _states(entries: list[tuple[str, str]]) -> Mapping[str, str]:
     return found
 
 
+class NotReady(Unavailable):
+    """A model that was loaded is not ready."""
+
+
 def wait_until_ready(control: Control, model: str, seconds: float = READY_SECONDS) -> None:
-    """Raises Unavailable if the model is not ready in time."""
+    """Raises NotReady if the model is not ready in time."""
     until = time.monotonic() + seconds
     while not control.is_ready(model):
         if time.monotonic() > until:
-            raise Unavailable(f"the model '{model}' is not ready {seconds:g} seconds after a load")
+            raise NotReady(f"the model '{model}' is not ready {seconds:g} seconds after a load")
         time.sleep(_STEP)

@@ -12,7 +12,7 @@ from typing import Any
 
 from halimede.analyze import processes
 from halimede.analyze.changes import changes_to, override_of
-from halimede.analyze.control import Control, wait_until_ready
+from halimede.analyze.control import Control, NotReady, wait_until_ready
 from halimede.analyze.measurements import Measurement, figures_of, members_in
 from halimede.analyze.noise import SETTLE_SECONDS, WINDOW_SECONDS, Question, half_width, stop_rule
 from halimede.analyze.space import Candidate, Config, batch_limit, is_ensemble, members_of
@@ -139,7 +139,16 @@ class Meter:
                 raise Dropped(f"the server refuses it: {error}") from None
             is_changed = True
         if is_changed:
+            self._check_ready()
+
+    def _check_ready(self) -> None:
+        """Raises Dropped if an ensemble does not take the new members."""
+        try:
+            if is_ensemble(self.configs[self.model]):
+                self._load(self.model, None)  # one that has failed does not come back by itself
             wait_until_ready(self._control, self.model)
+        except (Refused, NotReady) as error:
+            raise Dropped(str(error)) from None
 
     def _change(self, model: str, changes: dict[str, Any]) -> None:
         """Loads a model with other values. The configuration as it was is sent in full as well, because a load without

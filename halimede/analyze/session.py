@@ -16,7 +16,7 @@ from halimede.analyze.searches.adaptive import adaptive
 from halimede.analyze.searches.brute import brute, manual
 from halimede.analyze.searches.quick import quick
 from halimede.analyze.settings import ModelSettings, Settings
-from halimede.analyze.space import Axis, Candidate, Space, axes_of
+from halimede.analyze.space import Axis, Candidate, Space, axes_of, batch_limit, is_ensemble
 from halimede.analyze.tables import Row, heading, progress
 from halimede.errors import Invalid
 
@@ -33,8 +33,12 @@ def space_of(own: ModelSettings, meter: Meter, delays: Sequence[int]) -> Space:
     """The axes of a model: its own, or those of the models that it calls."""
     configs = {name: _on_cpu(config) if own.cpu_only else config for name, config in meter.configs.items()}
     axes: list[Axis] = []
+    whole = batch_limit(configs[own.name]) if is_ensemble(configs[own.name]) else 0
     for name, config in configs.items():
-        axes += axes_of(name, config, own.bounds, delays)
+        # A member must take the largest batch of its ensemble.
+        least = max(own.bounds.min_batch, whole)
+        bounds = replace(own.bounds, min_batch=least, max_batch=max(least, own.bounds.max_batch))
+        axes += axes_of(name, config, bounds, delays)
     return Space(tuple(axes), configs)
 
 
