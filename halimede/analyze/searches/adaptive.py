@@ -14,14 +14,17 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from math import inf
 
+from halimede.analyze.changes import changed, changes_to
 from halimede.analyze.measurements import Measurement, Member
 from halimede.analyze.ranking import SAME
 from halimede.analyze.searches import Climb, Plan, Search, refine
-from halimede.analyze.space import Axis, Candidate, Kind, Point, Setup
+from halimede.analyze.space import Axis, Candidate, Kind, Point, Setup, batch_limit, instances_of
 
 IDLE = 0.7
 """Instances that are busy for less than this share of the time are not the limit."""
 LATENCIES = ("perf_latency_avg", "perf_latency_p90", "perf_latency_p95", "perf_latency_p99")
+TIE = 0.01
+"""What fewer instances may lose and still be as good."""
 PATIENCE = 3
 """Steps without a gain that do not end the climb of the configuration as it is."""
 HALVINGS = 2
@@ -62,6 +65,8 @@ class _Walk:
         while len(self._seen) < MOST_SETUPS:
             better = yield from self._step(home)
             if better is None:
+                better = yield from self._jump(home)
+            if better is None:
                 break
             home = better
         found = [each for seen in self._seen.values() if seen is not None for each in seen.all]
@@ -79,11 +84,33 @@ class _Walk:
                 if point is None or self._space.setup(point) in self._seen or self._is_ruled_out(point, at, axis):
                     break
                 seen = yield from self._look(point, here)
-                if seen is None or (here is not None and self._goal.compare(seen.best, here.best) <= SAME):
+                if seen is None or (here is not None and not self._is_better(seen, here, axis, direction)):
                     break
                 at, here = point, seen
             if at != home:
                 return at
+        return None
+
+    def _is_better(self, seen: _Seen, here: _Seen, axis: int, direction: int) -> bool:
+        """Fewer instances are better even if they serve only as well: they leave room for larger batches."""
+        is_fewer = direction < 0 and self._space.axes[axis].kind is Kind.INSTANCES
+        return self._goal.compare(seen.best, here.best) > (-TIE if is_fewer else SAME)
+
+    def _jump(self, home: Point) -> Generator[Candidate, Measurement | None, Point | None]:
+        """Looks at the ends of the axes, in case that what is near is a plateau. Returns a point that is better."""
+        here = self._of(home)
+        ends = [
+            (*home[:axis], place, *home[axis + 1 :])
+            for axis, which in enumerate(self._space.axes)
+            for place in (len(which.values) - 1, 0)
+        ]
+        for point in (*ends, tuple(len(which.values) - 1 for which in self._space.axes)):
+            axis = next((k for k, place in enumerate(point) if place != home[k]), 0)
+            if self._space.setup(point) in self._seen or self._is_ruled_out(point, home, axis):
+                continue
+            seen = yield from self._look(point, here)
+            if seen is not None and here is not None and self._goal.compare(seen.best, here.best) > SAME:
+                return point
         return None
 
     def _directions(self, home: Point) -> Iterator[tuple[int, int]]:
@@ -207,9 +234,21 @@ class _Walk:
                 best, misses = measured, 0
             else:
                 misses += 1
-            if misses > (0 if setup else PATIENCE):
+            # More clients than there are places fill no batch any more.
+            is_full = value >= self._places(setup)
+            if misses > (PATIENCE if not setup else 0 if is_full or factor < 1 else 1):
                 break
+            if misses and setup and factor > 1:
+                factor = 4.0
         return found
+
+    def _places(self, setup: Setup) -> int:
+        """Requests that all instances can run at a time, in the model with the fewest such places."""
+        found = []
+        for model in self._space.models():
+            config = changed(self._space.configs[model], changes_to(setup, model))
+            found.append(instances_of(config) * max(1, batch_limit(config)))
+        return min(found, default=1)
 
     def _is_over(self, measured: Measurement) -> bool:
         """Whether more load can only be worse: the latency is over its limit already."""
