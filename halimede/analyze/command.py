@@ -45,14 +45,14 @@ def run(order: Order) -> int:
         return report(settings)
     with ExitStack() as stack:
         allow_many_files()  # each client has a connection
-        return _Profile(settings, order.verbosity, stack).all()
+        return _Profile(settings, order.is_quiet, stack).all()
 
 
 class _Profile:
     """`profile`: all models, one after the other."""
 
-    def __init__(self, settings: Settings, verbosity: int, stack: ExitStack) -> None:
-        self._settings, self._verbosity, self._stack = settings, verbosity, stack
+    def __init__(self, settings: Settings, is_quiet: bool, stack: ExitStack) -> None:
+        self._settings, self._is_quiet, self._stack = settings, is_quiet, stack
         self._interrupt = Interrupt(self._complain)
         self._watch = Watch(self._interrupt.is_set, live_stream(None), shutil.get_terminal_size().columns)
         self._server: LocalServer | None = None
@@ -89,7 +89,7 @@ class _Profile:
         return _CODE.sub("", " ".join(str(error).split()))
 
     def _say(self, text: str) -> None:
-        if self._verbosity >= 0:
+        if not self._is_quiet:
             print(text, flush=True)
 
     def _complain(self, text: str) -> None:

@@ -25,10 +25,10 @@ class VersionRequested(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A command line. `verbosity` is -1 with `-q`, 1 with `-v`."""
+    """A command line."""
 
     settings: Settings
-    verbosity: int = 0
+    is_quiet: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,19 +61,20 @@ def parse(words: Sequence[str], width: int = 100) -> Order:
     found = vars(parser.parse_args(rest))
     if found.pop("help"):
         raise HelpRequested(parser.format_help())
-    quiet, verbose = found.pop("quiet") or first.quiet, found.pop("verbose") or first.verbose
+    is_quiet = found.pop("quiet") or first.quiet
+    found.pop("verbose")
     positional = found.pop("positional")
     given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
     if positional:
         name = "profile_models" if command == "profile" else "report_model_configs"
         given[name] = ",".join([*([given[name]] if name in given else []), *positional])
-    return Order(read(command, given, perf_words), -1 if quiet else int(verbose))
+    return Order(read(command, given, perf_words), is_quiet)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only the result")
-    parser.add_argument("-v", "--verbose", action="store_true", help="print why candidates are measured")
+    parser.add_argument("-v", "--verbose", action="store_true", help="has no effect: everything is printed unless -q")
 
 
 def _parser(command: str, width: int) -> argparse.ArgumentParser:

@@ -31,6 +31,8 @@ class Field:
 BOTH = ("profile", "report")
 _IN_PROCESS = "load is made by halimede perf in this process"
 _NO_DOCKER = "no container is started"
+_NO_IDLE = "the idle server is not measured"
+_ONE_BY_ONE = "models are tuned one after the other"
 _NO_DCGM = "figures of GPUs come from the server's metrics"
 
 INFERENCE_FIELDS = (
@@ -65,7 +67,7 @@ _ROWS = (
             Field("min_throughput", "float", 0.0, "the least inferences per second"),
             Field("objectives", "map", None),
             Field("constraints", "map", None),
-            Field("weighting", "int", 1),
+            Field("weighting", "int", 1, note=_ONE_BY_ONE),
         ),
     ),
     (
@@ -107,7 +109,7 @@ _ROWS = (
                 False,
                 "quick and optuna: no other loads for the best configurations",
             ),
-            Field("early_exit_enable", "bool", False),
+            Field("early_exit_enable", "bool", False, note="more load is never tried after it gained nothing"),
             Field("concurrency", "numbers", None, "numbers of clients to measure: 1,2,4 or start:stop:step", "c"),
             Field("request_rate", "numbers", None, "request rates to measure"),
             Field("batch_sizes", "numbers", (1,), "batch sizes of requests", "b"),
@@ -161,11 +163,11 @@ _ROWS = (
                 None,
                 note="language models are measured by halimede perf --service-kind openai",
             ),
-            Field("collect_cpu_metrics", "bool", False, "report the memory of the machine too"),
-            Field("client_max_retries", "int", 50, "seconds to wait for a server", "r"),
-            Field("gpus", "words", ("all",), "UUIDs of GPUs", note=_NO_DCGM),
+            Field("collect_cpu_metrics", "bool", False, note="the memory of the server is always reported"),
+            Field("client_max_retries", "int", 50, "", "r", note="a question to the server is asked once"),
+            Field("gpus", "words", ("all",), note=_NO_DCGM),
             Field("monitoring_interval", "float", 1.0, "seconds between two looks at the metrics", "i"),
-            Field("duration_seconds", "int", 3, "seconds for the metrics of the idle server", "d", note=_NO_DCGM),
+            Field("duration_seconds", "int", 3, "", "d", note=_NO_IDLE),
         ),
     ),
     (
@@ -177,20 +179,21 @@ _ROWS = (
             Field("override_output_model_repository", "bool", False, "replace that folder"),
             Field("filename_model_inference", "text", "metrics-model-inference.csv", "the file with the measurements"),
             Field("filename_model_gpu", "text", "metrics-model-gpu.csv", "the file with the figures of GPUs"),
-            Field(
-                "filename_server_only",
-                "text",
-                "metrics-server-only.csv",
-                "the file with the figures of the idle server",
-            ),
+            Field("filename_server_only", "text", "metrics-server-only.csv", note=_NO_IDLE),
             Field("inference_output_fields", "words", INFERENCE_FIELDS, "columns of the measurements"),
             Field("gpu_output_fields", "words", GPU_FIELDS, "columns of the figures of GPUs"),
-            Field("server_output_fields", "words", SERVER_FIELDS, "columns of the figures of the idle server"),
+            Field("server_output_fields", "words", SERVER_FIELDS, note=_NO_IDLE),
             Field("num_configs_per_model", "int", 3, "how many configurations of a model are shown"),
             Field("num_top_model_configs", "int", 0, "how many configurations of all models together are shown"),
             Field("skip_summary_reports", "bool", False, "write no summary"),
-            Field("skip_detailed_reports", "bool", False, "write no detailed report of the best configurations"),
-            Field("always_report_gpu_metrics", "bool", False, "write the figures of GPUs of CPU models too", "", BOTH),
+            Field("skip_detailed_reports", "bool", False, "write no details of the best configurations"),
+            Field(
+                "always_report_gpu_metrics",
+                "bool",
+                False,
+                commands=BOTH,
+                note="figures of GPUs are written if there are any",
+            ),
             Field(
                 "report_model_configs",
                 "words",
@@ -250,4 +253,8 @@ MODEL_FIELDS = (
     "run_config_search_min_model_batch_size", "run_config_search_max_model_batch_size",
 )  # fmt: skip
 """What a model under `profile_models` may have of its own."""
+UNUSED_OF_MODELS = (
+    "weighting", "genai_perf_flags", "triton_server_flags", "triton_server_environment", "triton_docker_args",
+)  # fmt: skip
+"""Those of them that have no effect: one server serves all models, and they are tuned one after the other."""
 PARAMETER_FIELDS = ("batch_sizes", "concurrency", "request_rate")

@@ -50,7 +50,8 @@ def _best_rows(record: Record, count: int) -> list[Row]:
 
 
 def write_summaries(settings: Settings, answers: Sequence[Answer]) -> list[Path]:
-    """Writes plots and summaries of the models. Returns the paths of the summaries. Raises OSError and Invalid."""
+    """Writes plots and summaries of the models, and details of the best configurations. Returns the paths of the
+    reports. Raises OSError and Invalid."""
     root, count = Path(settings.text("export_path")), settings.number("num_configs_per_model")
     written = []
     for answer in answers:
@@ -63,6 +64,8 @@ def write_summaries(settings: Settings, answers: Sequence[Answer]) -> list[Path]
                 plots.png(figure, folder / f"{name}.png")
         place = root / "reports" / "summaries" / record.names.model
         written += _write(settings, summary(answer, count, folder), place, "result_summary")
+        for setup in best if not settings.is_on("skip_detailed_reports") else ():
+            written += write_details(settings, record, setup)
     if settings.number("num_top_model_configs") and answers:
         written += _write(
             settings,

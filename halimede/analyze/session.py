@@ -1,7 +1,7 @@
 """Profiles one model: asks a search for candidates, has them measured, and keeps the results. Blocks; one thread."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,9 +29,12 @@ TRIES = 3
 Say = Callable[[str], None]
 
 
-def space_of(own: ModelSettings, meter: Meter, delays: Sequence[int]) -> Space:
+def space_of(settings: Settings, own: ModelSettings, meter: Meter) -> Space:
     """The axes of a model: its own, or those of the models that it calls."""
-    configs = {name: _on_cpu(config) if own.cpu_only else config for name, config in meter.configs.items()}
+    on_cpus, delays = settings.words("cpu_only_composing_models"), settings.delays
+    configs = {
+        name: _on_cpu(config) if own.cpu_only or name in on_cpus else config for name, config in meter.configs.items()
+    }
     axes: list[Axis] = []
     whole = batch_limit(configs[own.name]) if is_ensemble(configs[own.name]) else 0
     for name, config in configs.items():
@@ -109,7 +112,7 @@ class Session:
         """Searches, and measures the best ones again. Raises Invalid, Unavailable, and Interrupted after the second
         Ctrl-C; what was measured is in the record then."""
         settings, own = self._settings, self._own
-        space = space_of(own, self._meter, settings.delays)
+        space = space_of(settings, own, self._meter)
         plan = Plan(
             space,
             own.goal,

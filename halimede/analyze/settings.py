@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from halimede.analyze import tags
-from halimede.analyze.fields import FIELDS, MODEL_FIELDS, PARAMETER_FIELDS, Field
+from halimede.analyze.fields import FIELDS, MODEL_FIELDS, PARAMETER_FIELDS, UNUSED_OF_MODELS, Field
 from halimede.analyze.ranking import DEFAULT_WEIGHT, Goal, Limits
 from halimede.analyze.space import Bounds
 from halimede.errors import Invalid
@@ -78,6 +78,12 @@ def read(command: str, given: Values, perf_words: Sequence[str] = ()) -> Setting
     for name, value in raw.items():
         values[name] = value_of(FIELDS[name], value)
     warnings = [f"{name} has no effect: {FIELDS[name].note}" for name in raw if FIELDS[name].note]
+    warnings += [
+        f"{key} of the model '{name}' has no effect: one server serves all models, which are tuned one after the other"
+        for name, own in _models(models).items()
+        for key in own
+        if key in UNUSED_OF_MODELS
+    ]
     profiles = tuple(_model(name, own, values, perf_words) for name, own in _models(models).items())
     if command == "report" and raw.get("report_model_configs"):
         values["report_model_configs"] = tuple(_models(raw["report_model_configs"]))

@@ -101,11 +101,13 @@ def test_flags_without_a_value_are_words_alone() -> None:
 
 def test_online_mode_and_old_names_are_accepted() -> None:
     assert settings("-m", "online", "analyze", "x").command == "profile"
-    assert parse(["-q", "profile", "x"]).verbosity == -1
-    assert parse(["profile", "x", "-v"]).verbosity == 1
+    assert parse(["-q", "profile", "x"]).is_quiet
+    assert not parse(["profile", "x", "-v"]).is_quiet
 
 
-def test_options_without_an_effect_say_so() -> None:
+def test_options_without_an_effect_say_so(tmp_path: Path) -> None:
+    (of_model,) = from_yaml(tmp_path, "profile_models: {a: {weighting: 2}}").warnings
+    assert of_model.startswith("weighting of the model 'a' has no effect: ")
     (warning,) = settings("profile", "m", "--perf-analyzer-timeout", "5").warnings
     assert warning.startswith("perf_analyzer_timeout has no effect: ")
 

@@ -176,6 +176,43 @@ def test_latency_budget_decides(repository: Path, tmp_path: Path) -> None:
     assert set(satisfied) == {"Yes", "No"}
 
 
+@pytest.mark.rows("X44")
+def test_reports_and_plots_are_files(repository: Path, tmp_path: Path) -> None:
+    words = ("profile", "slow", "-m", str(repository), "-c", "1,2", "--run-config-search-disable")
+    done = analyze(tmp_path, *words, "--num-top-model-configs", "1", "--measurement-seconds", "0.6", *SHAPE)
+    assert done.returncode == 0, done.stderr
+    reports = tmp_path / "reports"
+    summaries, details = reports / "summaries", reports / "detailed" / "slow_config_default"
+    for stem in (summaries / "slow/result_summary", details / "detailed_report"):
+        assert stem.with_suffix(".pdf").read_bytes().startswith(b"%PDF-")
+        page = stem.with_suffix(".html").read_text()
+        assert "<svg" in page
+        assert "slow_config_default" in page
+    assert (summaries / "Best Configs Across All Models" / "result_summary.pdf").exists()
+    assert (tmp_path / "plots/simple/slow/throughput_v_latency.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "plots/detailed/slow_config_default/latency_breakdown.png").exists()
+    again = analyze(tmp_path, "report", "--report-model-configs", "slow_config_default", "-o", "html", "-e", "other")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == "Written: other/reports/detailed/slow_config_default/detailed_report.html\n"
+    wrong = analyze(tmp_path, "report", "slow_config_9")
+    assert wrong.returncode == 1
+    assert "the checkpoint has no configuration 'slow_config_9'. There are slow_config_default" in wrong.stderr
+
+
+@pytest.mark.rows("X31")
+def test_help_lists_the_commands_and_their_options(tmp_path: Path) -> None:
+    for words, expected in (
+        (("--help",), "profile"),
+        (("profile", "--help"), "--run-config-search-max-instance-count"),
+        (("-m", "online", "analyze", "--help"), "--latency-budget"),
+        (("report", "--help"), "--report-model-configs"),
+    ):
+        done = analyze(tmp_path, *words)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert expected in done.stdout
+    assert analyze(tmp_path, "--version").stdout.startswith("halimede analyze ")
+
+
 @pytest.mark.parametrize("mode", ["quick", "optuna", "brute"])
 def test_other_searches_find_batches_too(repository: Path, tmp_path: Path, mode: str) -> None:
     small = (
