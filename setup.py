@@ -1,4 +1,5 @@
-"""What pyproject.toml cannot say: where a wheel is put together, and its compiled modules (tools/build_wheel.py)."""
+"""What pyproject.toml cannot say: the version, where a wheel is put together, and its compiled modules
+(tools/build_wheel.py)."""
 
 import os
 import sys
@@ -6,10 +7,32 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from setuptools import setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tools.build_wheel import is_compiled
+from tools.build_wheel import is_compiled, stamp, version
 
+VERSION = version()
+
+
+class BuildPy(build_py):
+    """With the version in the copy of the package. An editable installation has no copy, so it names the next one."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            stamp(Path(self.build_lib), VERSION)
+
+
+class Sdist(sdist):
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        stamp(Path(base_dir), VERSION)
+
+
+commands = {"build_py": BuildPy, "sdist": Sdist}
 if "bdist_wheel" in sys.argv:
     Path("build").mkdir(exist_ok=True)
     # A folder of its own: setuptools puts into a wheel whatever an earlier one has left in build/lib.
@@ -18,9 +41,15 @@ if "bdist_wheel" in sys.argv:
         extensions = []
         if is_compiled():
             os.environ["HALIMEDE_COMPILED"] = "off"  # with `only` the package cannot be imported before it is compiled
-            from tools.compile import translate
+            from tools.compile import side_by_side, translate
 
+            class BuildExt(build_ext):
+                def build_extensions(self) -> None:
+                    self.compiler.compile = side_by_side(self.compiler)
+                    super().build_extensions()
+
+            commands["build_ext"] = BuildExt
             extensions = translate(Path(base, "c"))
-        setup(ext_modules=extensions, options={"build": {"build_base": base}})
+        setup(version=VERSION, cmdclass=commands, ext_modules=extensions, options={"build": {"build_base": base}})
 else:
-    setup()
+    setup(version=VERSION, cmdclass=commands)

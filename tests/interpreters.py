@@ -4,26 +4,17 @@ An environment is made once and kept in `.cache/environments` (`make clean` remo
 """
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
-VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
-OWN = f"{sys.version_info[0]}.{sys.version_info[1]}"
+from tools.interpreters import OWN as OWN
+from tools.interpreters import VERSIONS as VERSIONS
+from tools.interpreters import found as found
 
 _CACHE = Path(__file__).resolve().parents[1] / ".cache" / "environments"
 _LIMIT = 300.0
-
-
-@cache
-def found() -> dict[str, Path]:
-    """The interpreter of each version that is there: the tests' own, pyenv's, or one on PATH. Starts none of them."""
-    candidates = {version: [*_of_pyenv(version), *_on_path(version)] for version in VERSIONS}
-    candidates[OWN] = [Path(sys.executable)]
-    return {version: paths[0] for version, paths in candidates.items() if paths}
 
 
 def other() -> str | None:
@@ -33,18 +24,6 @@ def other() -> str | None:
 
 def absent() -> list[str]:
     return [version for version in VERSIONS if version not in found()]
-
-
-def _of_pyenv(version: str) -> list[Path]:
-    root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
-    return [python for folder in sorted(root.glob(f"{version}.*")) if (python := folder / "bin" / "python").exists()]
-
-
-def _on_path(version: str) -> list[Path]:
-    path = shutil.which(f"python{version}")
-    if path is None or Path(path).read_bytes()[:2] == b"#!":  # a script that only knows where one may be
-        return []
-    return [Path(path)]
 
 
 class NoNumpy(Exception):

@@ -32,6 +32,15 @@ OTHERS: Mapping[str, str] = MappingProxyType(
         "no-deps": "pip",
         "no-build-isolation": "pip",
         "only-binary": "pip",
+        "build-arg": "docker",
+        "entrypoint": "docker",
+        "init": "docker",
+        "isolation": "buildah",
+        "now": "systemctl",
+        "read-only": "docker",
+        "target": "docker",
+        "tmpfs": "docker",
+        "version": "tools.site",
         "require-hashes": "pip",
         "modl-repository": "is misspelt on purpose",
         "protocol": "examples/embed.py",
@@ -43,7 +52,7 @@ OTHERS: Mapping[str, str] = MappingProxyType(
 )
 """Flags in the documents that no command of ours has, and which program has them."""
 
-EXTRAS_FOR_WORK_ON_HALIMEDE = {"bench", "compile", "demo", "dev", "fuzz", "trees"}
+EXTRAS_FOR_WORK_ON_HALIMEDE = {"bench", "compile", "demo", "dev", "dist", "docs", "fuzz", "trees"}
 """The extras that no user of the server needs."""
 
 FOREIGN_FLAGS = (ROOT / "bench", ROOT / "docs" / "contract")

@@ -4,6 +4,7 @@
 hold for Python 3.11 to 3.13 on Linux, and name no index, so any mirror serves.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ LOCKS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "openvino": ("openvino",),
         "tflite": ("tflite",),
         "trees": ("trees",),
+        "dist": ("dist",),
+        "docs": ("docs",),
         "server": ("onnx", "openvino", "fil", "redis", "trace", "gpu", "re2", "decrypt", "cloud", "compile"),
     }
 )
@@ -37,6 +40,11 @@ def resolved(name: str) -> str:
         command += ["--constraint", str(FOLDER / f"{FIRST}.txt")]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     return _HEADER.format(extras=", ".join(LOCKS[name])) + done.stdout
+
+
+def constraints(lock: Path) -> str:
+    """The versions of a lock as constraints, which cannot have hashes: pip takes these only for what is pinned."""
+    return re.sub(r" *\\\n +--hash=\S+", "", lock.read_text())
 
 
 def main() -> int:

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Measures the time from the start of the process until the server is ready, with the demo's models.
+
+    python -m tools.cold_start [--repository examples/model_repository] [--rounds 7] [--json FILE]
+
+Ready means that `/v2/health/ready` answers 200: all models are loaded and warmed up. A first round, which fills the
+caches of the system, does not count. It passes if the median is below --most seconds.
+"""
+
+import argparse
+import http.client
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from halimede import FORM
+from tools.versus import free_ports
+
+ROOT = Path(__file__).resolve().parents[1]
+START_SECONDS, STOP_SECONDS = 120.0, 60.0
+TICK_SECONDS = 0.002
+
+
+def ready_after(repository: Path, log: Path) -> float:
+    """Starts a server, waits until it is ready, and ends it. Returns the seconds. Raises SystemExit if it fails."""
+    port, grpc, metrics = free_ports(3)
+    command = [sys.executable, "-m", "halimede", "serve", f"--model-repository={repository}"]
+    command += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", f"--http-port={port}", f"--grpc-port={grpc}"]
+    with log.open("ab") as sink:
+        began = time.perf_counter()
+        process = subprocess.Popen([*command, f"--metrics-port={metrics}"], stdout=sink, stderr=sink)
+    try:
+        while not _is_ready(port):
+            if process.poll() is not None or time.perf_counter() - began > START_SECONDS:
+                raise SystemExit(f"the server did not become ready: ...{log.read_text()[-2000:]}")
+            time.sleep(TICK_SECONDS)
+        return time.perf_counter() - began
+    finally:
+        process.terminate()
+        process.wait(STOP_SECONDS)
+
+
+def _is_ready(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
+    try:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == 200
+    except OSError:  # the port opens when all models are loaded
+        return False
+    finally:
+        connection.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repository", type=Path, default=ROOT / "examples" / "model_repository")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--most", type=float, default=1.0, help="seconds; 0: only measure")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = [ready_after(options.repository, Path(folder, "log")) for _ in range(options.rounds + 1)][1:]
+    models = sum(1 for path in options.repository.iterdir() if path.is_dir())
+    middle = median(seconds)
+    print(
+        f"{models} models ({FORM}): ready after {middle:.2f} s (median of {options.rounds}; best {min(seconds):.2f} s)"
+    )
+    if options.json:
+        document = {
+            "models": models,
+            "form": FORM,
+            "median": round(middle, 3),
+            "seconds": [round(each, 3) for each in seconds],
+        }
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 1 if options.most and middle > options.most else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
