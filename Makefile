@@ -103,13 +103,20 @@ test-analyze: compiled $(VENV)/.dev ## test halimede analyze on servers
 test-sandbox: compiled $(VENV)/.dev ## test what models in the sandbox can reach, and servers that lack memory or disk (needs root)
 	HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m sandbox $(SERVERS) tests/compat/test_sandbox.py tests/compat/test_scarce.py
 
-test-deploy: compiled $(VENV)/.dev $(HELM)/helm/helm ## test what deploy/ has: packages, images, the site (as root installs Debian packages; downloads 600 MB)
+test-deploy: compiled $(VENV)/.dev $(VENV)/.docs $(HELM)/helm/helm ## test what deploy/ has: packages, images, the site (as root installs Debian packages; downloads 600 MB)
 	@.ci/apt .ci/apt-deploy.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check jsonschema kubernetes-validate pyyaml
 	HALIMEDE_HELM=$(abspath $(HELM))/helm/helm HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m deploy tests/deploy
 
 test-ray: $(RAY)/.ready ## test a Ray cluster of three nodes on this machine (downloads 200 MB)
 	$(RAY)/bin/python -m pytest -m ray tests/ray
+
+.PHONY: dist docs
+dist: ## build the packages of a release in dist/: sdist, wheels, list of packages, digests (TWICE=1: and compare)
+	@$(PYTHON) -m tools.dist $(if $(TWICE),--twice)
+
+docs: $(VENV)/.docs ## build the site of the documentation in build/site/, and check its links
+	@$(BIN)/python -m tools.site
 
 unit: $(VENV)/.dev ## run the tests that need no server, no demo and no other program
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
@@ -178,6 +185,11 @@ $(VENV)/.demo: pyproject.toml
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing the tools for tests and checks ..."
 	@$(call install,ci,dev)
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.demo
+	@echo "Installing mkdocs ..."
+	@$(call install,docs,docs)
 	@touch $@
 
 $(VENV)/.dali: $(VENV)/.dev
