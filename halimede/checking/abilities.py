@@ -9,13 +9,24 @@ from halimede.config.model_config import InstanceKind
 
 
 def gpu_advice(traits: Traits, gpus: Sequence[int]) -> str:
-    """What to do about KIND_GPU or a list of GPUs if the backend cannot use those of this machine; empty if there are
-    none that it could use."""
+    """What to do about KIND_GPU or a list of GPUs if the backend cannot use those of this machine, or needs one; empty
+    if there are none that it could use."""
     if DeviceKind.GPU not in traits.devices:
         return f"kind: KIND_CPU and no gpus; backend '{traits.name}' runs on CPUs only"
+    if lacks_device(traits, gpus):
+        return NEEDS_GPU
     if gpus:
         return f"the runtime of backend '{traits.name}' in its build for GPUs, or {FALLBACK} for the server"
     return ""
+
+
+def lacks_device(traits: Traits, gpus: Sequence[int]) -> bool:
+    """Whether no instance of a backend can be made on a machine with these GPUs."""
+    return DeviceKind.CPU not in traits.devices and not gpus
+
+
+NEEDS_GPU = "a machine with a GPU; or serve what the model was made from, for example as ONNX"
+"""What to do about a model whose backend runs on GPUs only."""
 
 
 def unmet(config: ModelConfig, traits: Traits, gpus: bool = True) -> Iterator[str]:

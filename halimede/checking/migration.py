@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from halimede.checking.check import Checked, CheckedModel
-from halimede.checking.verdicts import Reason, State, Verdict, verdict_of
+from halimede.checking.verdicts import HOPELESS, Reason, State, Verdict, lacks_runtime, verdict_of
 
 COMMANDS = frozenset({"extra", "package", "directory", "flag"})
 """The kinds of needs that a command of the migration meets."""
@@ -69,8 +69,8 @@ class Migration:
         return sorted(dict.fromkeys(found))
 
     def _is_worth(self, model: CheckedModel) -> bool:
-        """Whether anything can make a model serve: nothing is installed for one without a backend."""
-        return self._by_place[_place(model)].reason is not Reason.BACKEND
+        """Whether anything can make a model serve: nothing is installed for one without a backend or a device."""
+        return self._by_place[_place(model)].reason not in HOPELESS
 
     @cached_property
     def _by_place(self) -> dict[tuple[str, str], Verdict]:
@@ -94,7 +94,7 @@ class Migration:
             need.what
             for model, verdict in self.verdicts
             for need in verdict.needs
-            if need.kind == "extra" and model.is_backend_here
+            if need.kind == "extra" and model.is_backend_here and not lacks_runtime(model)
         )
 
     @cached_property
@@ -129,7 +129,7 @@ class Migration:
 
     def needed_by(self, model: CheckedModel, verdict: Verdict) -> str:
         """What a model needs, in a few words."""
-        if verdict.reason is Reason.BACKEND:
+        if verdict.reason in HOPELESS:
             return verdict.do
         parts = []
         for kind, words in _KINDS.items():

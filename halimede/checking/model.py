@@ -16,9 +16,9 @@ from urllib.parse import quote
 from halimede.agents.registry import BUILT_IN, is_there
 from halimede.backends.api import Backend, Fault, Inspecting, ModelFolder, Severity
 from halimede.backends.inspection import not_inspected
-from halimede.backends.registry import formats, known
+from halimede.backends.registry import formats, known, served
 from halimede.backends.traits import Traits
-from halimede.checking.abilities import gpu_advice, unmet
+from halimede.checking.abilities import NEEDS_GPU, gpu_advice, lacks_device, unmet
 from halimede.checking.configuration import Reviewed, is_of_gpus, review
 from halimede.checking.problems import Problem
 from halimede.checking.stray_files import stray_files
@@ -139,6 +139,7 @@ def review_model(found: FoundModel, backends: Backends, options: LoadOptions) ->
             _review_version(model, draft.copy(), number, backends, options)
         if not model.versions:
             _review_without_version(model, draft, backends, options)
+        _review_device(model, served().get(draft.backend), options.gpus)
     model.problems += stray_files(found.folder, reviewed, model.config, options.config_name)
     return _finished(model)
 
@@ -269,6 +270,14 @@ def _review_without_version(model: ModelReview, draft: Draft, backends: Backends
     for fault in _faults(draft, model.config, backend, folder, options):
         if fault.cause is Cause.ENVIRONMENT and not fault.module:
             _add_fault(model, fault)
+
+
+def _review_device(model: ModelReview, traits: Traits | None, gpus: Sequence[int]) -> None:
+    """Whether this machine has a device for the backend. Its runtime need not be installed."""
+    if traits is not None and lacks_device(traits, gpus):
+        text = f"backend '{traits.name}' runs on GPUs only, and this machine has none"
+        model.add("machine", text, model.place, instead=NEEDS_GPU)
+        _advise_on_gpus(model.reviewed.problems, traits, gpus)
 
 
 def _review_file(

@@ -34,6 +34,8 @@ class Reason(Enum):
 
     BACKEND = "backend"
     """No backend here serves it."""
+    MACHINE = "machine"
+    """Its backend runs on GPUs only, and there are none."""
     CONFIGURATION = "configuration"
     CODE = "code"
     """Its Python code is wrong."""
@@ -47,11 +49,14 @@ class Reason(Enum):
     IMPORT = "import"
     """A module that its code imports is not installed."""
     GPU = "gpu"
-    MACHINE = "machine"
     LOAD = "load"
     """Its load failed, and nothing else explains why."""
     MEMBER = "member"
     """It is an ensemble, and a model of its steps cannot serve."""
+
+
+HOPELESS = frozenset({Reason.BACKEND, Reason.MACHINE})
+"""Reasons that nothing in the repository or installed here can remove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +123,16 @@ def _cannot(
     for problem in errors:
         sorted_out.setdefault(_reason_of(problem), []).append(problem)
     found = [each for each in Reason if each in sorted_out]
-    # The backend that is not here would need other things than these.
-    counted = found if found[0] is not Reason.BACKEND else found[:1]
+    # Another backend, on another machine or from another file, would need other things than these.
+    counted = found[:1] if found[0] in HOPELESS else found
     needs = [need for each in counted for need in _needs(model, each, sorted_out[each])]
     first = sorted_out[found[0]]
     text = cause = _TEXTS.get(found[0], _first_text)(model, first)
     followers = sorted_out.get(Reason.MEMBER, [])
-    told = len(first) if found[0] in _TOLD_TOGETHER else len(errors) if found[0] is Reason.BACKEND else 1
+    told = len(first) if found[0] in _TOLD_TOGETHER else len(errors) if found[0] in HOPELESS else 1
     if followers and found[0] is not Reason.MEMBER:
         told += len(followers)  # the details have no consequences, so they are not counted
-        if found[0] is not Reason.BACKEND:
+        if found[0] not in HOPELESS:
             text += f", and {_some(_member_names(followers))} cannot serve"
     unique = tuple(dict.fromkeys([*needs, *extra, *(Need("flag", flag) for flag in model.flags)]))
     limits = [_limit(model, problem) for problem in warnings if problem.code != "import"]
@@ -142,7 +147,6 @@ _TOLD_TOGETHER = frozenset({Reason.IMPORT, Reason.MEMBER, Reason.GPU})
 _BY_TEXT = (
     (Reason.BACKEND, re.compile("unable to find (Python backend based )?backend library|shared libraries are not|"
                                 "^unexpected platform type '.+'")),
-    (Reason.RUNTIME, re.compile("it is installed by: ")),
     (Reason.UNREADABLE, re.compile("Load model from .* failed|^cannot be read: ")),
 )  # fmt: skip
 _BY_CODE = {
@@ -155,7 +159,12 @@ _BY_CODE = {
 }
 
 
+_RUNTIME = "it is installed by: "
+
+
 def _reason_of(problem: Problem) -> Reason:
+    if _RUNTIME in problem.text:
+        return Reason.RUNTIME
     if problem.code in _BY_CODE:
         return _BY_CODE[problem.code]
     if problem.missing:
@@ -166,6 +175,12 @@ def _reason_of(problem: Problem) -> Reason:
     if found is not None:
         return found
     return Reason.CODE if problem.file.suffix == ".py" else Reason.CONFIGURATION
+
+
+def lacks_runtime(model: CheckedModel) -> bool:
+    """Whether something that the backend imports is not installed. The backend itself may be there: a child process
+    imports it."""
+    return any(_reason_of(problem) is Reason.RUNTIME for problem in model.problems)
 
 
 # ---- texts

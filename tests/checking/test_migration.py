@@ -123,6 +123,33 @@ def test_word_is_what_the_commands_do_not_meet(tmp_path: Path) -> None:
     assert words(tmp_path) == {"bare": "file missing", "whole": "serves after"}
 
 
+def test_backend_without_a_device_is_told_before_its_files_and_extra(tmp_path: Path) -> None:
+    """On a machine without GPUs nothing is installed for plans of TensorRT."""
+    write(tmp_path, "engine", 'platform: "tensorrt_plan"' + _GPU)
+    made = migration(tmp_path)
+    [(model, verdict)] = made.verdicts
+    assert made.word_of(model) == "wrong machine"
+    assert made.needed_by(model, verdict).startswith("a machine with a GPU; or serve what")
+    assert made.install == []
+    with_gpus = Migration(check([str(tmp_path)], ServerOptions(), gpus=(0,)))
+    assert [with_gpus.word_of(each) for each, _ in with_gpus.verdicts] == ["file missing"]
+
+
+def test_runtime_that_a_child_process_lacks_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has the backend, and a child process imports what is missing."""
+    package = tmp_path / "path" / "nvidia" / "__init__.py"
+    package.parent.mkdir(parents=True)
+    package.write_text("raise ModuleNotFoundError('not installed', name='nvidia')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    write(tmp_path / "models", "pipe", 'backend: "dali"', dali_py="import nvidia.dali\n")
+    made = migration(tmp_path / "models")
+    [(model, verdict)] = made.verdicts
+    assert verdict.do == "pip install 'halimede[dali]'"
+    assert made.word_of(model) == "serves after"
+    assert made.needed_by(model, verdict) == "extra dali"
+    assert made.install == ["pip", "install", "halimede[dali]"]
+
+
 def test_members_are_not_told_twice(tmp_path: Path) -> None:
     """Of an ensemble that is wrong itself, and has a member that cannot serve."""
     write(tmp_path, "engine", 'backend: "tensorrtllm"')
