@@ -121,6 +121,8 @@ class Server:
             # From the start on: the lines about models that could not be loaded come before the ports are open.
             self._ring = console_logs.LogRing()
             logging.getLogger(ROOT).addHandler(self._ring)
+        self._failure = ""
+        """Why the start fails: the last line, as in Triton, after those of the unloads."""
         self.left_behind = False
         """Whether threads of models or loads still ran when `run` returned."""
 
@@ -142,6 +144,8 @@ class Server:
         try:
             if not await self._load(engine, ended):
                 self.left_behind |= not await engine.stop(self._options.exit_timeout_secs)
+                if self._failure:
+                    self._logs.say_error(self._failure)
                 return 0 if ended.is_set() and not self.left_behind else 1
             failure = await self._open(engine, offload, loop, guard)
             if failure is not None:
@@ -168,7 +172,7 @@ class Server:
         except Error as error:
             log.error("%s", f"{error}; {error.advice}" if error.advice else error)
             if options.exit_on_error:
-                self._logs.say_error(f"creating server: {error.word} - {error}")
+                self._failure = f"creating server: {error.word} - {error}"
             else:
                 log.error("no model is loaded, and the server never becomes ready; correct --cache-config and restart")
             # As Triton: the ports open all the same, without any model (CS5).
@@ -198,15 +202,20 @@ class Server:
         except Error as error:
             log.error("%s", error)
             if options.exit_on_error:
-                self._logs.say_error(f"creating server: Internal - {error}")
+                self._failure = f"creating server: Internal - {error}"
                 return False
             loaded = True
         log_table(log, agent_table(_agents(engine.models)))
         log_table(log, backend_table(engine.backends, options))
         log_table(log, model_table(_rows(engine.models)))
         if not loaded and options.exit_on_error:
-            self._logs.say_error("creating server: Internal - failed to load all models")
+            self._failure = "creating server: Internal - failed to load all models"
             return False
+        if not engine.models.keys() and options.model_control_mode != "explicit":
+            log.warning(
+                "there is no model in %s; `halimede check DIR` says what a directory lacks",
+                ", ".join(f"'{repository}'" for repository in options.model_repositories),
+            )
         return True
 
     async def _show_progress(self, models: ModelTable) -> None:

@@ -55,7 +55,8 @@ class Session:
 
     def __init__(self, folder: Path, version: int, options: ServerOptions) -> None:
         if not folder.is_dir():
-            raise Invalid(f"'{folder}' is not a model directory")
+            hint = f"; `halimede init {folder} REPO` makes one of the file" if folder.is_file() else ""
+            raise Invalid(f"'{folder}' is not a model directory{hint}")
         self._folder = folder.resolve()
         self._version = version
         self._options = options

@@ -353,6 +353,13 @@ def test_path_must_be_a_directory() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: '{os.devnull}' is not a model directory\n")
 
 
+def test_file_is_not_a_model_yet(tmp_path: Path) -> None:
+    file = tmp_path / "scores.onnx"
+    file.touch()
+    text = f"error: '{file}' is not a model directory; `halimede init {file} REPO` makes one of the file\n"
+    assert run(str(file)).stderr == text
+
+
 def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "run", "--help"]) == 0
     out = capsys.readouterr().out

@@ -90,10 +90,20 @@ def test_broken_model_ends_the_server(start: Start, repository: Path) -> None:
     serving = start()
     assert serving.wait(START_SECONDS) == 1
     text = serving.log_text()
-    assert "error: creating server: Internal - failed to load all models" in text
+    assert text.rstrip().endswith("error: creating server: Internal - failed to load all models")  # as in Triton
     assert re.search(r"^\| broken +\| 1 +\| UNAVAILABLE: .*nonexistent", text, re.MULTILINE)
     assert re.search(r"^\| good +\| 1 +\| READY +\|$", text, re.MULTILINE)
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("flags", [(), ("--model-control-mode=poll",), ("--model-control-mode=explicit",)])
+def test_repository_without_models_is_told(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """A mistyped path is the usual reason. With explicit control a client may upload the first model."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with Serving(empty, tmp_path / "server.log", *flags) as serving:
+        serving.wait_until_live()
+        assert (f"there is no model in '{empty}'" in serving.log_text()) == ("explicit" not in "".join(flags))
 
 
 @pytest.mark.rows("C9", "H8")
