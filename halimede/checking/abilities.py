@@ -25,7 +25,7 @@ def lacks_device(traits: Traits, gpus: Sequence[int]) -> bool:
     return DeviceKind.CPU not in traits.devices and not gpus
 
 
-NEEDS_GPU = "a machine with a GPU; or serve what the model was made from, for example as ONNX"
+NEEDS_GPU = "a machine with a GPU; or serve what the model was made from, with a backend that runs on CPUs"
 """What to do about a model whose backend runs on GPUs only."""
 
 
