@@ -21,6 +21,8 @@ from tests.deploy.replicas import GOOD, SUMS
 
 SECONDS = 60.0
 """How long a client waits for an answer."""
+CLIENTS = 32
+"""How many connections share a rate, so that it is kept while an answer takes up to `CLIENTS` / rate."""
 STEPS = 15
 STEP_SECONDS = 0.1
 """A sequence has `STEPS` requests, one each `STEP_SECONDS`: 1.5 seconds in all."""
@@ -73,8 +75,8 @@ class Load:
 
     async def run(self) -> None:
         kinds: dict[str, tuple[int, Callable[[Tally], Coroutine[Any, Any, None]]]] = {
-            "http": (8 if self.http_rate else 0, lambda tally: self._http(tally, self.http_rate / 8)),
-            "grpc": (8 if self.grpc_rate else 0, lambda tally: self._grpc(tally, self.grpc_rate / 8)),
+            "http": (CLIENTS if self.http_rate else 0, lambda tally: self._http(tally, self.http_rate / CLIENTS)),
+            "grpc": (CLIENTS if self.grpc_rate else 0, lambda tally: self._grpc(tally, self.grpc_rate / CLIENTS)),
             "http sequences": (self.http_sequences, self._http_sequences),
             "grpc sequences": (self.grpc_sequences, self._grpc_sequences),
             "streams": (self.streams, self._streams),
@@ -111,7 +113,7 @@ class Load:
         )
 
     async def _http(self, tally: Tally, rate: float) -> None:
-        """Eight connections with requests at even distances, as eight users of a pool."""
+        """One connection with requests at even distances."""
         client = HttpClient(self.http_port, tally)
         async for number in self._ticks(rate):
             await tally.count(client.echo(number))

@@ -24,6 +24,7 @@ from halimede.platform.gpu_meters import GpuReading
 from halimede.wire.prometheus import encode_metrics
 from tests.compat.serving import ANSWER_SECONDS, STOP_SECONDS, write_model
 from tests.deploy.replicas import REPLICAS, START_SECONDS, SUMS, Replicas
+from tests.deploy.test_chart import COMBINATIONS, objects, rendered
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.deploy
@@ -163,7 +164,9 @@ def panels() -> list[Any]:
     return found
 
 
-def test_all_queries_of_the_dashboard_return_data(replicas: Replicas, prometheus: Prometheus) -> None:
+@pytest.fixture(scope="module")
+def loaded(replicas: Replicas, prometheus: Prometheus) -> Prometheus:
+    """A Prometheus that has seen requests to all models of all replicas."""
     stop = threading.Event()
     load = threading.Thread(target=ask_until, args=(replicas, stop))
     load.start()
@@ -175,13 +178,40 @@ def test_all_queries_of_the_dashboard_return_data(replicas: Replicas, prometheus
     finally:
         stop.set()
         load.join()
+    return prometheus
+
+
+def test_all_queries_of_the_dashboard_return_data(loaded: Prometheus) -> None:
     empty = [
         (panel["title"], target["expr"])
         for panel in panels()
         for target in panel.get("targets", ())
-        if not prometheus.query(target["expr"].replace("$__rate_interval", "1m").replace("$model", ".*"))
+        if not loaded.query(target["expr"].replace("$__rate_interval", "1m").replace("$model", ".*"))
     ]
     assert empty == []
+
+
+def test_queries_for_scaling_return_numbers(loaded: Prometheus, tmp_path: Path) -> None:
+    """Those of KEDA and of prometheus-adapter. The labels of pods are not there without Kubernetes."""
+    (scaled,) = (each for each in rendered(tmp_path, COMBINATIONS["keda"]) if each["kind"] == "ScaledObject")
+    queries = [trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]]
+    of_pods = 'namespace="models",pod=~"release-halimede-.*"'
+    for query in queries:
+        assert query.count(of_pods) == 2
+        (result,) = loaded.query(query.replace(of_pods, 'job="halimede"').replace("or vector(0)", ""))
+        assert counts(query, float(result["value"][1]))
+        assert loaded.query(query)[0]["value"][1] == "0", "without pods it must be a number too"
+    (adapter,) = objects((DEPLOY / "kubernetes" / "prometheus-adapter.yaml").read_text())
+    for rule in adapter["rules"]["custom"]:
+        query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'job="halimede"').replace("<<.GroupBy>>", "instance")
+        numbers = [float(result["value"][1]) for result in loaded.query(query)]
+        assert len(numbers) == REPLICAS
+        assert all(counts(query, number) for number in numbers)
+
+
+def counts(query: str, number: float) -> bool:
+    """Whether a query gave what it must: the requests of this load need not have waited, but instances were busy."""
+    return number >= 0 if "queue" in query else number > 0
 
 
 def ask_until(replicas: Replicas, stop: threading.Event) -> None:
