@@ -137,6 +137,16 @@ def test_name_that_was_rebound_to_this_machine_gets_nothing(console: Console, br
     assert console.server.status("/v2/models/numbers/ready") == 200
 
 
+def test_first_paint_waits_for_one_style_sheet(console: Console, open_page: Callable[..., Page]) -> None:
+    page = open_page(console.link)
+    page.get_by_role("table", name="Models").wait_for()
+    waited = page.evaluate(
+        "() => performance.getEntriesByType('resource').filter((each) => each.renderBlockingStatus === 'blocking')"
+        ".map((each) => new URL(each.name).pathname)"
+    )
+    assert waited == ["/console.css"]
+
+
 def test_thousand_models_scroll_and_are_searched(tmp_path: Path, open_page: Callable[..., Page]) -> None:
     repository = tmp_path / "models"
     for number in range(MANY):
