@@ -68,6 +68,7 @@ class Events:
         self._pages: set[_Page] = set()
         self._state = State()
         self._down = ""
+        self._read_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -82,6 +83,9 @@ class Events:
         page.send({"hello": dict(self._hello())})
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._follow())
+        elif self._state.rows and page.writable:
+            # Other pages are open, and the next reading may be a second away.
+            self._tell(page, {**changes(State(), self._state), "full": True})
 
     def close(self) -> None:
         """Ends all streams, so that the server's end does not wait for them."""
@@ -112,7 +116,8 @@ class Events:
             self._state = await asyncio.get_running_loop().run_in_executor(None, state_of, readings)
         except (Error, ValueError) as error:
             at, down = self._clock(), str(error)
-        self._down = down
+        # Not before: a page that comes meanwhile gets the state of the reading before, with its time.
+        self._read_at, self._down = at, down
         if self._traces is not None:
             self._traces.settle()
         news = changes(before, self._state)
@@ -122,9 +127,12 @@ class Events:
                 continue
             if page.full and everything is None:
                 everything = {**changes(State(), self._state), "full": True}
-            event = {"t": at, "now": round(time.time() * 1000), **((everything or {}) if page.full else news)}
-            page.full = False
-            page.send(self._with_lines(page, {**event, "down": down}))
+            self._tell(page, (everything or {}) if page.full else news)
+
+    def _tell(self, page: _Page, news: Mapping[str, Any]) -> None:
+        page.full = False
+        event = {"t": self._read_at, "now": round(time.time() * 1000), **news, "down": self._down}
+        page.send(self._with_lines(page, event))
 
     def _with_lines(self, page: _Page, event: dict[str, Any]) -> dict[str, Any]:
         """Adds the log lines and traces that the page does not know."""

@@ -84,6 +84,22 @@ def test_page_that_comes_later_gets_everything_too() -> None:
     asyncio.run(run())
 
 
+def test_page_that_comes_between_two_readings_does_not_wait_for_the_next() -> None:
+    async def run() -> None:
+        target = FakeTarget()
+        events = Events(target, dict)
+        await opened(events)
+        await events.tick()
+        events._task = asyncio.create_task(asyncio.sleep(0))  # a reading is due later
+        late = await opened(events)
+        assert events_of(late)[1]["full"] is True
+        target.requests["b"] = 7
+        await events.tick()
+        assert [(row["name"], row["success"]) for row in events_of(late)[2]["models"]] == [("b", 7)]
+
+    asyncio.run(run())
+
+
 def test_page_that_does_not_read_gets_no_more_until_it_reads_and_then_everything() -> None:
     async def run() -> None:
         events = Events(FakeTarget(), dict)
