@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from time import monotonic, sleep
 from typing import Any
 
 from ray import serve
@@ -12,6 +13,11 @@ from halimede.ray.replica import Replica
 from halimede.ray.settings import MAX_ONGOING_REQUESTS, settings_of
 
 _ROUTER = "halimede.ray.routing:Router"
+
+ANSWER_SECONDS = 30.0
+"""How long an ingress may take to say its addresses."""
+KNOWN_SECONDS = 10.0
+"""How long a new ingress may take to become known to handles."""
 
 
 def build(given: Mapping[str, Any]) -> Any:
@@ -43,5 +49,13 @@ def run(name: str, given: Mapping[str, Any]) -> list[dict[str, str]]:
 def addresses(name: str) -> list[dict[str, str]]:
     """Returns the addresses of the ingresses that run."""
     ingress = serve.get_deployment_handle("Ingress", name)
-    found: list[dict[str, str]] = ingress.broadcast("addresses").results(timeout_s=30)
-    return sorted(found, key=lambda each: each["http"])
+    until = monotonic() + KNOWN_SECONDS
+    while True:
+        # An ingress that has died may be among them for a moment.
+        answers = ingress.broadcast("addresses").results(timeout_s=ANSWER_SECONDS, return_exceptions=True)
+        found: list[dict[str, str]] = [each for each in answers if isinstance(each, dict)]
+        # Serve tells handles of a new replica a moment after it counts as running.
+        states = serve.status().applications[name].deployments["Ingress"].replica_states
+        if len(found) >= states.get("RUNNING", 0) or monotonic() > until:
+            return sorted(found, key=lambda each: each["http"])
+        sleep(0.1)
