@@ -2,9 +2,9 @@
 (tools/build_wheel.py)."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
@@ -34,22 +34,24 @@ class Sdist(sdist):
 
 commands = {"build_py": BuildPy, "sdist": Sdist}
 if "bdist_wheel" in sys.argv:
-    Path("build").mkdir(exist_ok=True)
-    # A folder of its own: setuptools puts into a wheel whatever an earlier one has left in build/lib.
-    with TemporaryDirectory(dir="build") as folder:
-        base = os.path.relpath(folder)
-        extensions = []
-        if is_compiled():
-            os.environ["HALIMEDE_COMPILED"] = "off"  # with `only` the package cannot be imported before it is compiled
-            from tools.compile import side_by_side, translate
+    # A folder of its own: setuptools puts into a wheel whatever an earlier one has left in build/lib. It has always the
+    # same name, because compiled modules contain the names of their C files.
+    base = Path("build", "wheel")
+    shutil.rmtree(base, ignore_errors=True)
+    base.mkdir(parents=True)
+    extensions = []
+    if is_compiled():
+        os.environ["HALIMEDE_COMPILED"] = "off"  # with `only` the package cannot be imported before it is compiled
+        from tools.compile import side_by_side, translate
 
-            class BuildExt(build_ext):
-                def build_extensions(self) -> None:
-                    self.compiler.compile = side_by_side(self.compiler)
-                    super().build_extensions()
+        class BuildExt(build_ext):
+            def build_extensions(self) -> None:
+                self.compiler.compile = side_by_side(self.compiler)
+                super().build_extensions()
 
-            commands["build_ext"] = BuildExt
-            extensions = translate(Path(base, "c"))
-        setup(version=VERSION, cmdclass=commands, ext_modules=extensions, options={"build": {"build_base": base}})
+        commands["build_ext"] = BuildExt
+        extensions = translate(base / "c")
+    setup(version=VERSION, cmdclass=commands, ext_modules=extensions, options={"build": {"build_base": str(base)}})
+    shutil.rmtree(base)
 else:
     setup(version=VERSION, cmdclass=commands)
