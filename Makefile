@@ -243,13 +243,13 @@ $(VENV)/.openvino: $(VENV)/.dev
 
 # Both servers load these packages. numpy is left out, because each server has its own version. They are outside of the
 # virtual environment, so that a server without them is tested, too.
-$(TORCH)/.ready: $(VENV)/.demo
+$(TORCH)/.ready: | $(VENV)/.demo
 	@echo "Installing torch in $(TORCH) ..."
 	@rm -rf $(TORCH)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --target $(TORCH) torch==2.13.0 safetensors
 	@touch $@
 
-$(JAX)/.ready: $(VENV)/.dev
+$(JAX)/.ready: | $(VENV)/.dev
 	@echo "Installing jax in $(JAX) ..."
 	@rm -rf $(JAX)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --target $(JAX) --no-deps \
