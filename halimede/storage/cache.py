@@ -7,7 +7,6 @@ with the digest before it is used. Several servers can share a cache. Any thread
 import hashlib
 import logging
 import os
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -90,6 +89,8 @@ def _link(source: Path, target: Path) -> None:
     except FileExistsError:
         raise
     except OSError:
+        import shutil  # few servers need it
+
         unfinished = target.with_name(f".{target.name}.{os.getpid()}.{time.monotonic_ns()}")
         shutil.copy2(source, unfinished)
         unfinished.rename(target)
