@@ -271,7 +271,7 @@ def _linked(name: str, answer: str, change: Change = lambda root: None) -> StepO
     return StepOf(http(f"ensemble, {name}", "R20 S83", asked, until=answer, masks="infer-error-type"), change)
 
 
-_GONE = "has no available versions"
+_GONE = "unknown model: '[^']*::ensemble' has no available versions"
 LINKS: tuple[StepOf, ...] = (
     _linked("its own member", r'"data":\[1\]'),
     _linked("own member gone, another one there", r'"data":\[2\]', _move("a/member", "own")),
