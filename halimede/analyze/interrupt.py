@@ -3,26 +3,18 @@
 """
 
 import os
-import signal
 from collections.abc import Callable
 from types import FrameType
 
+from halimede.perf import watch
 
-class Interrupt:
+
+class Interrupt(watch.Interrupt):
     """Counts how often Ctrl-C was pressed. `at_once` runs before the program ends by the third."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._old: object = None
-        self.count = 0
+        super().__init__(say)
         self.at_once: Callable[[], None] = lambda: None
-
-    def install(self) -> None:
-        self._old = signal.signal(signal.SIGINT, self._handle)
-
-    def remove(self) -> None:
-        if self._old is not None:
-            signal.signal(signal.SIGINT, self._old)  # type: ignore[arg-type]
 
     def is_set(self) -> bool:
         """Whether to stop during a measurement."""

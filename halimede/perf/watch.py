@@ -23,7 +23,7 @@ class Interrupt:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._count = 0
+        self.count = 0
         self._old: object = None
 
     def install(self) -> None:
@@ -34,12 +34,12 @@ class Interrupt:
             signal.signal(signal.SIGINT, self._old)  # type: ignore[arg-type]
 
     def is_set(self) -> bool:
-        return self._count > 0
+        return self.count > 0
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
+        self.count += 1
         self._say(f"Interrupt signal ({number}) received.")
-        if self._count == 1:
+        if self.count == 1:
             self._say("Waiting for in-flight inferences to complete.")
             return
         self._say("Exiting immediately...")
