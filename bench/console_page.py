@@ -37,7 +37,7 @@ from tests.ports import free_ports  # noqa: E402
 MODEL = "digits"
 PAGES = {"models": "/", "model": f"/models/{MODEL}"}
 FAILS_EACH = 500
-"""One of so many requests has a wrong input."""
+"""One request of this number has a wrong input."""
 IMAGE = json.dumps({"inputs": [{"name": "image", "shape": [1, 8, 8], "datatype": "FP32", "data": [0.5] * 64}]})
 
 
