@@ -193,13 +193,11 @@ def read(command: str, words: Sequence[str]) -> Order:
 # ---- arguments
 
 
-def add_top(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "halimede top [URL] [options]"
-    parser.description = (
-        "Shows what the models of a running server do: throughput, latency, batches, queues and instances. It works "
-        "with any\nserver that speaks Triton's protocol. Ctrl-C ends it."
-    )
+def _add_url(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", nargs="?", default=URL, metavar="URL", help=f"HTTP port of the server (default {URL})")
+
+
+def _add_metrics_url(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-url",
         default="",
@@ -207,6 +205,16 @@ def add_top(parser: argparse.ArgumentParser) -> None:
         help="where the server's metrics are, with or without /metrics at the end (default: port 8002 of the same "
         "machine, or /metrics of the HTTP port)",
     )
+
+
+def add_top(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "halimede top [URL] [options]"
+    parser.description = (
+        "Shows what the models of a running server do: throughput, latency, batches, queues and instances. It works "
+        "with any\nserver that speaks Triton's protocol. Ctrl-C ends it."
+    )
+    _add_url(parser)
+    _add_metrics_url(parser)
     parser.add_argument(
         "--interval", type=_interval, default=1.0, metavar="SECONDS", help="between two samples (default 1)"
     )
@@ -220,7 +228,7 @@ def add_health(parser: argparse.ArgumentParser) -> None:
         "Asks a running server whether it is ready, for health checks of containers. The exit status is 0 if it is.\n"
         "It works with any server that speaks Triton's protocol. HALIMEDE_KEY has the key of a server with --auth."
     )
-    parser.add_argument("url", nargs="?", default=URL, metavar="URL", help=f"HTTP port of the server (default {URL})")
+    _add_url(parser)
     parser.add_argument(
         "--live", action="store_true", help="whether it is live: it answers, though models may be missing"
     )
@@ -233,14 +241,8 @@ def add_console(parser: argparse.ArgumentParser) -> None:
         "speaks\nTriton's protocol; what such a server does not tell is left out. Ctrl-C ends it. HALIMEDE_KEY has "
         "the key of a server\nwith --auth. For a server of your own, halimede serve --console-port=8003 shows more."
     )
-    parser.add_argument("url", nargs="?", default=URL, metavar="URL", help=f"HTTP port of the server (default {URL})")
-    parser.add_argument(
-        "--metrics-url",
-        default="",
-        metavar="URL",
-        help="where the server's metrics are, with or without /metrics at the end (default: port 8002 of the same "
-        "machine, or /metrics of the HTTP port)",
-    )
+    _add_url(parser)
+    _add_metrics_url(parser)
     parser.add_argument("--console-port", type=_port, default=8003, metavar="NUMBER", help="port (default 8003)")
     parser.add_argument(
         "--console-address", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)"
