@@ -91,6 +91,8 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([request.parameters()], object))])
 """
 
+# The real server is not asked to fork: a child of its process, which has many threads, hangs once in 135 times.
+# tests/backends/python/test_odd_processes.py asks ours.
 _SPAWNS = """
 import multiprocessing
 
@@ -105,7 +107,7 @@ class TritonPythonModel:
 
     def answer(self, numbers):
         found = []
-        for method in ("spawn", "forkserver", "fork"):
+        for method in ("spawn", "forkserver"):
             with multiprocessing.get_context(method).Pool(1) as pool:
                 found.append(pool.map_async(tells, numbers.tolist()).get(30))
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([json.dumps(found)], object))])
@@ -195,7 +197,7 @@ def test_requests_of_a_batch_keep_their_own_dimensions(pair: Pair) -> None:
 @pytest.mark.rows("P13")
 def test_spawned_processes_import_the_model_and_the_interface(pair: Pair) -> None:
     found = same_of_both(pair, lambda server: _seen(over_grpc(server, "spawns", {"IN": _ONE})))
-    assert found == [[[2, "1.model", "float32"]]] * 3
+    assert found == [[[2, "1.model", "float32"]]] * 2
 
 
 @pytest.mark.rows("P80")
