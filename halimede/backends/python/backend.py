@@ -38,7 +38,7 @@ from halimede.backends.python.settings import (
     runs_in_process,
     warn_of_own_stub,
 )
-from halimede.backends.python.source import faults_of, file_of, gpu_fault
+from halimede.backends.python.source import faults_of, file_of, gpu_fault, surely_completes_nothing
 from halimede.config.model_config import Incomplete, ModelConfig
 from halimede.errors import Error, Internal, Unsupported
 from halimede.platform.gpus import visible_gpus
@@ -181,11 +181,16 @@ class PythonBackend:
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Mapping[str, Any] | None:
         """The configuration after the model's `auto_complete_config` (R77), None if the model has no such function.
-        Runs in a process that ends afterwards. Raises Internal with the model's text."""
+        Runs in a process that ends afterwards; none is started for a model that visibly has no such function. Raises
+        Internal with the model's text."""
         name = asked.name or folder.model.name
         order = {**source_of(folder, filename), "name": name, "complete": json.loads(asked.json)}
         setting = asked.parameters.get(ENVIRONMENT, "")
-        worker = self._workers.spawn(self._interpreter(setting, folder))
+        interpreter = self._interpreter(setting, folder)
+        # A process takes as long as that of an instance, and most models complete nothing.
+        if surely_completes_nothing(file_of(folder, filename)):
+            return None
+        worker = self._workers.spawn(interpreter)
         try:
             completed: Mapping[str, Any] | None = self._ask(worker, order, name, self._settings.describe_limit)
             return completed

@@ -60,6 +60,23 @@ def look_at(file: Path) -> PythonSource | Fault:
     return PythonSource(methods, reads, writes)
 
 
+def surely_completes_nothing(file: Path) -> bool:
+    """Whether the file shows that the class has no `auto_complete_config`: the word is nowhere in it, the class has no
+    base, decorator or metaclass, and nothing else in the file uses its name, so nothing can add a method."""
+    try:
+        source = file.read_bytes()
+        tree = ast.parse(source, str(file))
+    except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):  # the model's own Python may take it
+        return False
+    if COMPLETES.encode() in source:
+        return False
+    classes = [each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == CLASS]
+    if len(classes) != 1 or classes[0].bases or classes[0].keywords or classes[0].decorator_list:
+        return False
+    names = [getattr(node, kind, None) for node in ast.walk(tree) for kind in ("id", "name", "asname")]
+    return names.count(CLASS) == 1 and "*" not in names
+
+
 def file_of(folder: ModelFolder, filename: str) -> Path:
     """The file that a version runs."""
     return folder.code or folder.version / (filename or USUAL)

@@ -195,8 +195,18 @@ def test_describe_gives_the_configuration_that_the_model_completed(rig: Rig, tmp
     }
 
 
-def test_describe_without_the_function_says_nothing(rig: Rig, tmp_path: Path) -> None:
-    assert rig.backend.describe(asked(), folder(tmp_path, SCRIPTED), "model.py") is None
+@pytest.mark.parametrize(("last", "imported"), [("pass", False), ("TritonPythonModel.more = 1", True)])
+def test_describe_without_the_function_says_nothing(rig: Rig, tmp_path: Path, last: str, imported: bool) -> None:
+    """If the file shows that there is none, the model is not even imported."""
+    source = f"""
+        open(__file__ + ".imported", "w").close()
+        class TritonPythonModel:
+            def execute(self, requests): ...
+        {last}
+    """
+    where = folder(tmp_path, source)
+    assert rig.backend.describe(asked(), where, "model.py") is None
+    assert (where.version / "model.py.imported").exists() is imported
 
 
 @pytest.mark.rows("P1")

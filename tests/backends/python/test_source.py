@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from halimede.backends.api import Fault
-from halimede.backends.python.source import PythonSource, gpu_fault, look_at
+from halimede.backends.python.source import PythonSource, gpu_fault, look_at, surely_completes_nothing
 
 _EXECUTE = "    def execute(self, requests):\n        return []\n"
 
@@ -34,6 +34,39 @@ def test_class_is_found(text: str, completes: bool, tmp_path: Path) -> None:
     source = looked_at(tmp_path, text)
     assert isinstance(source, PythonSource)
     assert source.completes is completes
+
+
+_CLASS = f'class TritonPythonModel:\n    """Every model is a TritonPythonModel."""\n{_EXECUTE}'
+
+
+@pytest.mark.parametrize(
+    ("text", "sure"),
+    [
+        (_CLASS, True),
+        (f"import base\n\n{_CLASS}\nclass Other(base.Base): ...\n", True),
+        (f"{_CLASS}    def auto_complete_config(config): ...\n", False),
+        (f"{_CLASS}\nNAME = 'auto_complete_config'\n", False),
+        (_CLASS.replace(":", "(Base):", 1), False),
+        (_CLASS.replace(":", "(metaclass=Meta):", 1), False),
+        (f"@completing\n{_CLASS}", False),
+        (f"{_CLASS}\nTritonPythonModel = completing(TritonPythonModel)\n", False),
+        (f"{_CLASS}\nsetattr(TritonPythonModel, NAME, complete)\n", False),
+        (f"{_CLASS}\nfrom base import *\n", False),
+        (f"{_CLASS}\nfrom base import Model as TritonPythonModel\n", False),
+        (f"if True:\n    class TritonPythonModel: ...\n{_CLASS}", False),
+        ("from base import TritonPythonModel\n", False),
+        ("def (:\n", False),
+        ("\0", False),
+    ],
+)
+def test_file_that_shows_that_its_model_completes_nothing(text: str, sure: bool, tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(text)
+    assert surely_completes_nothing(file) is sure
+
+
+def test_file_that_is_missing_shows_nothing(tmp_path: Path) -> None:
+    assert not surely_completes_nothing(tmp_path / "model.py")
 
 
 @pytest.mark.parametrize(
