@@ -1,13 +1,14 @@
-"""The parts of the site's builder that need no mkdocs: what becomes of Markdown and of the OpenAPI document, and how
-broken links are found."""
+"""The parts of the site's builder that need no mkdocs: what becomes of Markdown, of flowcharts and of the OpenAPI
+document, and how broken links are found."""
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from halimede.front.http.openapi import OPERATIONS, describe
-from tools.site import broken_links, http_page, markdown
+from tools.site import broken_links, flowchart, http_page, markdown
 from tools.site_pages import on_files
 
 
@@ -29,6 +30,13 @@ def test_lists_become_those_of_python_markdown(github: str, python: str) -> None
     assert markdown(github) == python
 
 
+def test_flowchart_becomes_a_picture_with_its_names_and_arrows() -> None:
+    image = ElementTree.fromstring(flowchart("Rooms", "  a --> b & c\n  b --> c\n  d --> e\n"))
+    texts = [each.text for each in image.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts == ["Rooms", "a", "b", "c", "d", "e"]
+    assert len(image.findall(".//{*}path[@class='edge']")) == 4
+
+
 def test_every_operation_is_on_the_page_of_the_http_interface() -> None:
     text = http_page(json.loads(describe("Halimede", "1")))
     rows = [line for line in text.splitlines() if line.startswith("| `")]
@@ -41,7 +49,7 @@ def test_every_operation_is_on_the_page_of_the_http_interface() -> None:
 def test_broken_links_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<a href="b.html#there">1</a><a href="#nowhere">2</a><a href="c.html">3</a><img src="d.png">'
-        '<a href="https://example.org/x">4</a><a href="folder/">5</a>'
+        '<script src="https://example.org/x.js"></script><a href="https://example.org/x">4</a><a href="folder/">5</a>'
     )
     (tmp_path / "b.html").write_text('<h1 id="there">b</h1><a href="a.html">a</a>')
     (tmp_path / "folder").mkdir()
@@ -50,6 +58,7 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
         "a.html: #nowhere (no such anchor)",
         "a.html: c.html",
         "a.html: d.png",
+        "a.html: https://example.org/x.js (of another server)",
         "folder/index.html: ../b.html#not (no such anchor)",
     ]
 

@@ -2,7 +2,8 @@
 
 The pages are the documents of the repository, where they are, so that their links hold here and there. `mkdocs.yml`
 says where a reader finds them. The reference is made from docstrings, from the OpenAPI document that the server
-answers, and from the texts of `--help`. A broken link is an error.
+answers, and from the texts of `--help`. Flowcharts in the documents become pictures. Errors are a broken link, and an
+address of another server that a page would load something from.
 
 A version has a folder of its own; `build/site/` keeps those of other versions. `--out` names another folder. Needs the
 extra `docs`.
@@ -23,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from halimede import __version__
 from halimede.cli.main import COMMANDS
+from halimede.devtools.graph_svg import Node, picture
 from halimede.front.http.openapi import describe
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +34,7 @@ STAGED = ROOT / ".cache" / "site-pages"
 VERSIONS = "versions.json"
 """The list that the menu of versions reads, in the form of `mike`."""
 
+_FLOWCHART = re.compile(r"^```mermaid\nflowchart TD\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _ITEM = re.compile(r" *([-*]|\d+\.) ")
 _REDIRECT = (
@@ -56,7 +59,8 @@ def stage(folder: Path) -> None:
                 _write(folder / target.relative_to(ROOT) / "index.md", _listing(target, folder))
             elif target.is_file():
                 _copy(target, folder)
-        _write(folder / page.relative_to(ROOT), markdown(_to_pages(text, page)))
+        place = folder / page.relative_to(ROOT)
+        _write(place, markdown(_with_pictures(_to_pages(text, page), place)))
     _write(folder / "reference" / "http.md", http_page(json.loads(describe("Halimede", __version__))))
     _write(folder / "reference" / "openapi.json", describe("Halimede", __version__).decode())
     _write(folder / "reference" / "commands.md", commands_page())
@@ -86,6 +90,27 @@ def markdown(text: str) -> str:
         lines.append(" " * moved + line if line else line)
         after_empty = not line
     return "\n".join(lines) + "\n"
+
+
+def _with_pictures(text: str, place: Path) -> str:
+    """The text with a picture, which lies beside the page, in place of each flowchart of `tools/rooms.py`. GitHub draws
+    these with a library of three megabytes."""
+
+    def drawn(found: re.Match[str]) -> str:
+        title = re.findall("^#+ (.*)$", text[: found.start()], re.MULTILINE)[-1]
+        image = place.with_name(f"{place.stem}-{title.lower().replace(' ', '-')}.svg")
+        _write(image, flowchart(title, found[1]))
+        return f"[![{title}]({image.name})]({image.name})"  # a click shows it in its own size
+
+    return _FLOWCHART.sub(drawn, text)
+
+
+def flowchart(title: str, lines: str) -> str:
+    """A flowchart with the lines `one --> another & another` as SVG."""
+    arrows = [line.strip().split(" --> ") for line in lines.splitlines()]
+    pairs = [(one, other) for one, others in arrows for other in others.split(" & ")]
+    nodes = {name: Node([name], share=0.0) for name in sorted({name for pair in pairs for name in pair})}
+    return picture(title, list(nodes.values()), [(nodes[one], nodes[other]) for one, other in pairs])
 
 
 def _prose(text: str) -> str:
@@ -194,11 +219,12 @@ def _output(*command: str) -> str:
 
 
 class _Page(HTMLParser):
-    """The places that a page links to, and the anchors that it has."""
+    """The places that a page links to, those of them that a browser loads with it, and the anchors that it has."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.links: list[str] = []
+        self.loaded: list[str] = []
         self.anchors: set[str] = set()
         self.feed(text)
 
@@ -206,16 +232,22 @@ class _Page(HTMLParser):
         for name, value in attributes:
             if name in ("href", "src") and value:
                 self.links.append(value)
+                if name == "src" or tag == "link":
+                    self.loaded.append(value)
             elif name in ("id", "name") and value:
                 self.anchors.add(value)
 
 
 def broken_links(folder: Path) -> Iterator[str]:
-    """The links between files of the folder that lead nowhere, each with its page."""
+    """The links between files of the folder that lead nowhere, each with its page, and what a browser would load from
+    another server."""
     pages = {path: _Page(path.read_text()) for path in folder.rglob("*.html")}
     for path, page in pages.items():
         if path.name == "404.html":  # it is shown at any address, so its links are those of a server
             continue
+        for link in page.loaded:
+            if urlsplit(link).netloc:
+                yield f"{path.relative_to(folder)}: {link} (of another server)"
         for link in page.links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:

@@ -1,6 +1,6 @@
-"""A pipeline as SVG: grandalf places the steps and tensors in layers, this module draws them. Pure; any thread."""
+"""A pipeline or another graph as SVG: grandalf places the nodes in layers, this module draws them. Pure; any thread."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
@@ -36,7 +36,8 @@ _ARROW = (
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A step or a tensor. grandalf reads `w` and `h` and sets `xy`, its middle. `share` is None for a tensor."""
+    """A step or a tensor. grandalf reads `w` and `h` and sets `xy`, its middle. `share` is the part of the time that a
+    step takes; None for a tensor, which has no box."""
 
     lines: Sequence[str]
     share: float | None = None
@@ -63,8 +64,21 @@ class _Path:
 
 def svg_of(pipeline: Pipeline) -> str:
     """A whole document. The more of the time a step takes, the fuller its colour."""
-    nodes, edges = _laid_out(pipeline)
-    title = title_of(pipeline)
+    steps = [Node(step_lines(step), share_of(step, pipeline)) for step in pipeline.steps]
+    # Tensors that no step uses would be nodes without lines.
+    used = {*pipeline.given, *pipeline.results}
+    used.update(number for step in pipeline.steps for _, number in (*step.reads, *step.writes))
+    tensors = {number: Node(tensor_lines(pipeline.tensors[number])) for number in sorted(used)}
+    pairs: list[tuple[Node, Node]] = []
+    for node, step in zip(steps, pipeline.steps, strict=True):
+        pairs += [(tensors[number], node) for _, number in step.reads]
+        pairs += [(node, tensors[number]) for _, number in step.writes]
+    return picture(title_of(pipeline), [*steps, *tensors.values()], pairs)
+
+
+def picture(title: str, nodes: Sequence[Node], pairs: Iterable[tuple[Node, Node]]) -> str:
+    """A whole document with a line for each pair of nodes. Gives the nodes their places."""
+    edges = _laid_out(nodes, pairs)
     left = min((node.xy[0] - node.w / 2 for node in nodes), default=0.0)
     top = min((node.xy[1] - node.h / 2 for node in nodes), default=0.0)
     right = max((node.xy[0] + node.w / 2 for node in nodes), default=0.0)
@@ -91,27 +105,19 @@ def svg_of(pipeline: Pipeline) -> str:
     return "\n".join(parts)
 
 
-def _laid_out(pipeline: Pipeline) -> tuple[list[Node], list[list[Point]]]:
-    """All nodes in their places, and the lines between them."""
-    steps = [Vertex(Node(step_lines(step), share_of(step, pipeline))) for step in pipeline.steps]
-    # Tensors that no step uses would be nodes without lines.
-    used = {*pipeline.given, *pipeline.results}
-    used.update(number for step in pipeline.steps for _, number in (*step.reads, *step.writes))
-    tensors = {number: Vertex(Node(tensor_lines(pipeline.tensors[number]))) for number in sorted(used)}
-    pairs: dict[tuple[Vertex, Vertex], None] = {}
-    for vertex, step in zip(steps, pipeline.steps, strict=True):
-        pairs.update({(tensors[number], vertex): None for _, number in step.reads})
-        pairs.update({(vertex, tensors[number]): None for _, number in step.writes})
-    vertices, edges = [*steps, *tensors.values()], [Edge(*pair) for pair in pairs]
-    for vertex in vertices:
-        vertex.view = vertex.data
+def _laid_out(nodes: Sequence[Node], pairs: Iterable[tuple[Node, Node]]) -> list[list[Point]]:
+    """Gives all nodes their places, and returns the lines between them."""
+    vertices = {node: Vertex(node) for node in nodes}
+    edges = [Edge(vertices[one], vertices[other]) for one, other in dict.fromkeys(pairs)]
+    for node, vertex in vertices.items():
+        vertex.view = node
     for edge in edges:
         edge.view = _Path()
     offset = 0.0
     # grandalf lays out connected graphs only: the parts are placed beside each other.
-    for component in Graph(vertices, edges).C:
+    for component in Graph(list(vertices.values()), edges).C:
         offset = _place(component, offset)
-    return [vertex.data for vertex in vertices], [edge.view.points for edge in edges]
+    return [edge.view.points for edge in edges]
 
 
 def _place(component: graph_core, left: float) -> float:

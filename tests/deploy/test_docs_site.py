@@ -56,7 +56,10 @@ def test_reference_has_the_docstrings(out: Path) -> None:
     assert json.loads((out / "1.1" / "reference" / "openapi.json").read_text())["openapi"].startswith("3.1")
 
 
-def test_theme_has_a_dark_mode_and_asks_no_other_server_for_fonts(out: Path) -> None:
+def test_theme_has_a_dark_mode_and_asks_no_other_server(out: Path) -> None:
+    """The theme's script would load a library for flowcharts from elsewhere. The builder refuses other loads."""
     text = (out / "1.1" / "index.html").read_text()
     assert 'data-md-color-scheme="slate"' in text
     assert "fonts.googleapis" not in text
+    assert not [page for page in out.rglob("*.html") if 'class="mermaid"' in page.read_text()]
+    assert 'src="ARCHITECTURE-rooms.svg"' in (out / "1.1" / "ARCHITECTURE.html").read_text()
