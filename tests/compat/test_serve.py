@@ -303,10 +303,23 @@ class TritonPythonModel:
 """
 
 
+_SAMPLE = 'inputs { key: "INPUT0" value { data_type: TYPE_INT32 dims: [ 1 ] zero_data: true } }'
+_WARM_UP = f'model_warmup [ {{ name: "first" batch_size: 1 {_SAMPLE} }} ]\n'
+
+
+def test_server_is_ready_only_after_the_warm_up(start: Start, repository: Path) -> None:
+    folder = write_held_model(repository)
+    with (folder / "config.pbtxt").open("a") as config:
+        config.write(_WARM_UP)
+    serving = start()
+    serving.until((folder / "begun").exists, "did not run the sample", START_SECONDS)
+    assert serving.status("/v2/health/ready") is None
+    (folder / "go").touch()
+    assert serving.wait_until_live().status("/v2/health/ready") == 200
+
+
 def test_signal_ends_a_server_whose_warm_up_never_ends(start: Start, repository: Path) -> None:
-    sample = 'inputs { key: "INPUT0" value { data_type: TYPE_INT32 dims: [ 1 ] zero_data: true } }'
-    more = f'model_warmup [ {{ name: "endless" batch_size: 1 {sample} }} ]\n'
-    version = write_model(repository, "endless", "INT32", backend="python", more=more)
+    version = write_model(repository, "endless", "INT32", backend="python", more=_WARM_UP)
     (version / "model.py").write_text(_ENDLESS_WARM_UP)
     serving = start()
     serving.until((version.parent / "begun").exists, "did not run the sample", START_SECONDS)

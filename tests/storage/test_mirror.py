@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -243,6 +244,26 @@ def test_long_fetch_logs_its_progress(
     mirror.fetch("m")
     assert "fetching model 'm' from 's3://bucket/models': 0 of 0 MiB" in caplog.text
     assert "fetched model 'm' from 's3://bucket/models': 3 files, 0.0 MiB, in " in caplog.text
+
+
+class MeetingStorage(FakeStorage):
+    """Each read waits until all files of two models are being read."""
+
+    def __init__(self, content: dict[str, bytes]) -> None:
+        super().__init__(content)
+        self._all = threading.Barrier(2 * len(MODEL))
+
+    def read(self, wanted: Object, start: int, end: int) -> bytes:
+        self._all.wait(10)
+        return super().read(wanted, start, end)
+
+
+def test_files_of_several_models_are_fetched_at_once(tmp_path: Path) -> None:
+    storage = MeetingStorage({f"models/{name}/{path}": data for name in "mn" for path, data in MODEL.items()})
+    mirror = Mirror("s3://bucket/models", "models", storage, tmp_path)
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(mirror.fetch, "mn"))
+    assert files(mirror.folder_of("m")) == files(mirror.folder_of("n")) == MODEL
 
 
 def test_two_that_want_the_same_fetch_it_once(mirror: Mirror, storage: FakeStorage) -> None:
