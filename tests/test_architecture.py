@@ -115,7 +115,8 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "tensorflow": "backends.tensorflow",
             "ai_edge_litert": "backends.tflite",
             "tensorrt": "backends.tensorrt.backend",
-            "google": "config wire protocol checking.text analyze.changes",
+            "google": "config wire protocol checking.text analyze.changes perf.dynamic_grpc",
+            "grpc_tools": "perf.dynamic_grpc",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
             "numpy": "tensors devices tracing scheduling backends wire transport workers engine.classification "

@@ -23,7 +23,7 @@ from halimede.perf.clients.io import Target
 from halimede.perf.csv_file import SMALL_SAMPLE, composing_files, main_file
 from halimede.perf.export import Tensors, export_document, write_json
 from halimede.perf.fleet import Fleet
-from halimede.perf.kinds import PAYLOAD, encoder_of_kind, model_of_kind, sessions_of
+from halimede.perf.kinds import PAYLOAD, body_encoder, model_of_kind, sessions_of
 from halimede.perf.metrics import MetricsReader
 from halimede.perf.model import Model, model_of
 from halimede.perf.options import GENERIC_ERROR, SUCCESS, Options, Range
@@ -34,7 +34,7 @@ from halimede.perf.server import Asker, GrpcServer, HttpServer, Server, target_o
 from halimede.perf.sessions import Sessions
 from halimede.perf.statistics import Level
 from halimede.perf.watch import Interrupt, Watch, live_stream
-from halimede.perf.workload import OTHER_KINDS, Workload, build
+from halimede.perf.workload import Workload, build
 from halimede.platform.limits import allow_many_files
 
 
@@ -92,8 +92,9 @@ def _check_files(options: Options) -> None:
 def _refuse_unserved(options: Options) -> None:
     """Names what perf_analyzer has and this does not serve yet. Raises Stop."""
     unserved = (
-        (options.kind in ("tfserving", "dynamic_grpc", "triton_c_api"), f"--service-kind {options.kind}"),
+        (options.kind == "triton_c_api", "--service-kind triton_c_api"),
         (options.shared_memory == "cuda", "--shared-memory cuda"),
+        (options.shared_memory != "none" and options.kind != "triton", f"--shared-memory with {options.kind}"),
         (options.mpi, "--enable-mpi"),
         (bool(options.tls.https_certificate_type != "PEM" or options.tls.https_key_type != "PEM"), "type DER"),
     )
@@ -134,7 +135,7 @@ class _Run:
     def _workload(self, target: Target, server: Server | None) -> Workload:
         """What to send. Also sets what is asked of the server, and completes the options."""
         o = self._options
-        model = model_of_kind(o) if server is None else self._model(server)
+        model = self._model_of_kind(target) if server is None else self._model(server)
         o = self._options = completed(o, model)
         check_model(o, model)
         if o.trace and server is not None:
@@ -188,18 +189,25 @@ class _Run:
     def _server(self, target: Target) -> Server | None:
         """Whom to ask about the model; None for a service that knows no such questions."""
         o = self._options
-        if o.kind in OTHER_KINDS:
+        if o.kind != "triton":
             return None
-        asker = Asker(target, o.protocol == "grpc", o.headers)
-        self._stack.callback(asker.close)
+        asker = self._asker(target)
         return GrpcServer(asker) if o.protocol == "grpc" else HttpServer(asker)
+
+    def _asker(self, target: Target) -> Asker:
+        asker = Asker(target, self._options.protocol == "grpc", self._options.headers)
+        self._stack.callback(asker.close)
+        return asker
+
+    def _model_of_kind(self, target: Target) -> Model:
+        return _try("failed to get model metadata", partial(model_of_kind, self._options, self._asker(target).grpc))
 
     def _converse(self, workload: Workload, interrupt: Interrupt, watch: Watch) -> int:
         """Runs conversations, and writes only the export (X30)."""
         o = self._options
         steps = [step for stream in workload.steps for batch in stream for step in batch]
         named = _try("Failed to init manager inputs", partial(sessions_of, steps))
-        encoder = encoder_of_kind(o, workload.target.authority)
+        encoder = body_encoder(o, workload.target.authority)
         print_now(report.settings(o, workload.model)[:-1])
         interrupt.install()
         self._stack.callback(interrupt.remove)

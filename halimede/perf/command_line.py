@@ -3,6 +3,7 @@ that files are looked up.
 """
 
 import getopt
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 
@@ -117,6 +118,8 @@ def _options(store: Store) -> Options:
     if store.get("request_count"):
         store["mode"] = "count_windows"
         store["window_requests"] = store["request_count"]
+    if store.get("kind") == "dynamic_grpc":
+        store["protocol"] = "grpc"
     if store.get("streaming") and not store.get("forced_sync"):
         store["asynchronous"] = True
     known = {each.name for each in fields(Options)}
@@ -225,6 +228,7 @@ def _conflicts(o: Options) -> list[tuple[bool, str]]:
 
 def _conflicts_of_kind(o: Options) -> list[tuple[bool, str]]:
     tf, openai, c_api = o.kind == "tfserving", o.kind == "openai", o.kind == "triton_c_api"
+    dynamic = o.kind == "dynamic_grpc"
     return [
         (tf and o.protocol != "grpc", "perf_analyzer supports only grpc protocol for TensorFlow Serving."),
         (tf and o.streaming, "perf_analyzer does not support streaming for TensorFlow Serving."),
@@ -249,6 +253,12 @@ def _conflicts_of_kind(o: Options) -> list[tuple[bool, str]]:
         ),
         (openai and not o.asynchronous, "Only async mode is currently supported for OpenAI service-kind"),
         (openai and o.batch_size != 1, "Batching is not currently supported with OpenAI service-kind"),
+        (
+            dynamic and not re.fullmatch(r"[\w.]+/\w+", o.grpc_method),
+            'Must supply --grpc-method for dynamic gRPC service kind, as "package.Service/Method".',
+        ),
+        (dynamic and not o.data_paths, "Must supply --input-data for dynamic gRPC service kind."),
+        (dynamic and o.batch_size != 1, "Batching is not supported with dynamic gRPC service kind"),
         (
             o.collect_metrics and o.kind != "triton",
             "Server-side metric collection is only supported with Triton client backend.",

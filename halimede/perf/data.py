@@ -139,12 +139,8 @@ def from_json(
     members: Sequence[str] = (),
 ) -> None:
     """Adds the streams of a file. `members` are names beside the tensors that are allowed. Raises Invalid."""
-    document = _document(path)
-    if "data" not in document:
-        raise Invalid("The json file doesn't contain data field")
+    document = document_of(path)
     data, expected = document["data"], document.get("validation_data")
-    if not isinstance(data, list):
-        raise Invalid("The json file doesn't contain data field")
     if expected is not None and (not isinstance(expected, list) or len(expected) != len(data)):
         raise Invalid("The 'validation_data' field doesn't align with 'data' field in the json file")
     nested = [isinstance(each, list) for each in data]
@@ -169,7 +165,8 @@ def from_json(
         streams.append([reader.step(each, _other(others, k), place, k) for k, each in enumerate(steps)])
 
 
-def _document(path: Path) -> Mapping[str, Any]:
+def document_of(path: Path) -> Mapping[str, Any]:
+    """A file of data, whose member `data` is a list. Raises Invalid."""
     try:
         found = json.loads(path.read_bytes())
     except OSError:
@@ -178,7 +175,7 @@ def _document(path: Path) -> Mapping[str, Any]:
         raise Invalid(
             f"failed to parse the specified json file for reading provided data ({path.name}: {error})"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not isinstance(found.get("data"), list):
         raise Invalid("The json file doesn't contain data field")
     return found
 

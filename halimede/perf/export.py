@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from halimede.perf.kinds import BODIES, body_text, reader_of
 from halimede.perf.loads import FAILED
 from halimede.perf.options import Options
 from halimede.perf.profiler import Experiment
-from halimede.perf.requests import Tensor, grpc_outputs, outputs_of, unframed
+from halimede.perf.requests import Tensor, unframed
 from halimede.perf.statistics import END, FLAGS, NUMBER, SEQUENCE, START
 from halimede.tensors import BF16, BYTES, FP16, datatype_named
 
@@ -60,17 +61,15 @@ def _requests(experiment: Experiment, options: Options, tensors: Tensors, offset
 
 
 def _inputs(tensors: Sequence[Tensor], options: Options) -> dict[str, Any]:
-    if options.kind != "triton":
-        # A body or a file, as it was sent.
-        return {each.info.name: each.content.decode("utf-8", "replace") for each in tensors}
+    if options.kind in BODIES:
+        return {each.info.name: body_text(each.content, options) for each in tensors}
     return {each.info.name: plain(each.content, each.info.datatype.name) for each in tensors}
 
 
 def _outputs(body: bytes, options: Options) -> dict[str, Any]:
-    if options.kind != "triton":
-        return {"response": body.decode("utf-8", "replace")}
-    found = grpc_outputs(body, options.streaming) if options.protocol == "grpc" else outputs_of(body)
-    return {name: plain(content, datatype) for name, (datatype, content) in found.items()}
+    if options.kind in BODIES:
+        return {"response": body_text(body, options)}
+    return {name: plain(content, datatype) for name, (datatype, content) in reader_of(options)(body).items()}
 
 
 def plain(content: bytes, name: str) -> Any:

@@ -1,29 +1,38 @@
-"""Services other than Triton's: OpenAI's API and TorchServe (X2, X30). Reads files; otherwise pure.
+"""Services other than Triton's (X2). Reads files; otherwise pure.
 
-They describe no models. Their requests have one input, which is the body of the request or a file with it.
+OpenAI's API (X30) and TorchServe are here; `tensorflow_serving` and `dynamic_grpc` have the others. All but TensorFlow
+Serving describe no models. Their requests have one input, which is the body of the request or a file with it.
 """
 
+import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from halimede.errors import Invalid
-from halimede.perf.data import Step, Value
+from halimede.perf import dynamic_grpc, tensorflow_serving
+from halimede.perf.data import Step, Value, document_of
 from halimede.perf.model import Model, TensorInfo
 from halimede.perf.options import Options
-from halimede.perf.requests import Places, Tensor, Whole
+from halimede.perf.requests import Encoder, Places, Tensor, Whole, grpc_outputs, outputs_of
 from halimede.tensors import BYTES
 
+BODIES = ("openai", "torchserve", "dynamic_grpc")
+"""Services whose requests have a body instead of tensors."""
 PAYLOAD = TensorInfo("payload", BYTES, (1,))
 RESPONSE = TensorInfo("response", BYTES, (1,))
 TORCHSERVE_INPUT = TensorInfo("TORCHSERVE_INPUT", BYTES, (1,))
 
 
-def model_of_kind(options: Options) -> Model:
-    """What is known of a model of such a service: its input."""
+def model_of_kind(options: Options, ask: tensorflow_serving.Ask) -> Model:
+    """What is known of a model of such a service. Raises Invalid, and what `ask` raises."""
+    if options.kind == "tfserving":
+        return tensorflow_serving.describe(options, ask)
+    if options.kind == "dynamic_grpc":
+        return dynamic_grpc.model_of_method(options)
     if options.kind == "openai":
         return Model(options.model, options.version, {"payload": PAYLOAD}, {"response": RESPONSE}, 1)
     return Model(options.model, options.version, {"TORCHSERVE_INPUT": TORCHSERVE_INPUT}, {}, options.batch_size)
@@ -31,6 +40,8 @@ def model_of_kind(options: Options) -> Model:
 
 def read_bodies(options: Options) -> list[list[Step]]:
     """The bodies of the files of `--input-data`, one stream. Raises Invalid."""
+    if options.kind == "dynamic_grpc":
+        return dynamic_grpc.read_calls(options)
     steps = [step for path in options.data_paths for step in _steps(Path(path), options.kind)]
     if not steps:
         raise Invalid("The data of the json file have no request")
@@ -38,18 +49,8 @@ def read_bodies(options: Options) -> list[list[Step]]:
 
 
 def _steps(path: Path, kind: str) -> Iterator[Step]:
-    try:
-        entries = json.loads(path.read_bytes())["data"]
-    except OSError as error:
-        raise Invalid(f"failed to open file for reading provided data: {error.strerror}") from None
-    except ValueError as error:
-        raise Invalid(
-            f"failed to parse the specified json file for reading provided data ({path.name}: {error})"
-        ) from None
-    except (KeyError, TypeError):
-        raise Invalid("The json file doesn't contain data field") from None
     name = "payload" if kind == "openai" else "TORCHSERVE_INPUT"
-    for number, entry in enumerate(entries):
+    for number, entry in enumerate(document_of(path)["data"]):
         if not isinstance(entry, dict) or not isinstance(entry.get(name), list) or not entry[name]:
             raise Invalid(f"missing tensor {name} ( Location stream id: 0, step id: {number})")
         first = entry[name][0]
@@ -86,7 +87,15 @@ class BodyEncoder:
         return Whole(self.head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
 
-def encoder_of_kind(options: Options, authority: str) -> BodyEncoder:
+def encoder_of_kind(options: Options, authority: str) -> Encoder:
+    if options.kind == "tfserving":
+        return tensorflow_serving.PredictEncoder(options)
+    if options.kind == "dynamic_grpc":
+        return dynamic_grpc.CallEncoder()
+    return body_encoder(options, authority)
+
+
+def body_encoder(options: Options, authority: str) -> BodyEncoder:
     if options.kind == "openai":
         path, content = options.endpoint.lstrip("/"), "application/json"
     else:
@@ -97,6 +106,28 @@ def encoder_of_kind(options: Options, authority: str) -> BodyEncoder:
         fields.append(("Content-Type", content))
     lines = [f"POST /{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
     return BodyEncoder(("\r\n".join(lines) + "\r\n").encode("latin-1"))
+
+
+# ---- answers
+
+Outputs = Mapping[str, tuple[str, bytes]]
+"""The outputs of an answer by name: the name of the datatype, and the content."""
+
+
+def reader_of(options: Options) -> Callable[[bytes], Outputs]:
+    """What reads the outputs in an answer with tensors."""
+    if options.kind == "tfserving":
+        return tensorflow_serving.outputs_of
+    if options.protocol == "grpc":
+        return lambda body: grpc_outputs(body, options.streaming)
+    return outputs_of
+
+
+def body_text(body: bytes, options: Options) -> str:
+    """A body without tensors as text: messages of gRPC in base 64."""
+    if options.kind == "dynamic_grpc":
+        return base64.b64encode(body).decode()
+    return body.decode("utf-8", "replace")
 
 
 # ---- times and sessions in the data

@@ -149,7 +149,8 @@ class Asker:
         """The message of an answer over gRPC. Raises Unavailable, or Refused with the server's text."""
         assert self._channel is not None
         self._done = False
-        head = grpc_head(path, self._target.authority, (), "identity", self._target.tls is not None)
+        metadata = tuple((name.lower().encode(), value.encode()) for name, value in self._headers)
+        head = grpc_head(path, self._target.authority, metadata, "identity", self._target.tls is not None)
         slot = GrpcSlot(self, 0, True, self._channel, head, False, False)
         slot.send(framed_message(message))
         return self._wait(slot)

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from halimede.errors import Invalid
-from halimede.perf import schedules
-from halimede.perf.clients.grpc import SLOTS_PER_CONNECTION, Channel, GrpcSlot, grpc_head
+from halimede.perf import schedules, tensorflow_serving
+from halimede.perf.clients.grpc import SLOTS_PER_CONNECTION, CallSlot, Channel, GrpcSlot, grpc_head
 from halimede.perf.clients.http1 import Head, HttpSlot
 from halimede.perf.clients.io import Io, Slot, Target
 from halimede.perf.data import Step, Value, from_directory, from_json, generated
 from halimede.perf.generator import Generator
-from halimede.perf.kinds import encoder_of_kind, fixed_times, read_bodies
+from halimede.perf.kinds import BODIES, encoder_of_kind, fixed_times, read_bodies, reader_of
 from halimede.perf.model import Model
 from halimede.perf.options import Options
 from halimede.perf.requests import (
@@ -32,14 +32,10 @@ from halimede.perf.requests import (
     Tensor,
     batch_of,
     differs,
-    grpc_outputs,
-    outputs_of,
 )
 from halimede.perf.sequences import SequencePlan, Sequences
 from halimede.perf.server import SERVICE, Server
 
-OTHER_KINDS = ("openai", "torchserve")
-"""Services whose requests have a body instead of tensors."""
 SHARED = Path("/dev/shm")
 """Where POSIX shared memory is."""
 
@@ -123,7 +119,7 @@ def times(schedule: tuple[object, ...], number: int, of: int) -> Iterator[int]:
 
 def read_data(options: Options, model: Model, lot: random.Random) -> list[list[Step]]:
     """The data of the command line, or generated ones. Raises Invalid."""
-    if options.kind in OTHER_KINDS:
+    if options.kind in BODIES:
         return read_bodies(options)
     if not options.data_paths:
         return generated(model.inputs, options.zero_input, options.string_length, options.string_data, lot)
@@ -176,7 +172,7 @@ def _batches(steps: Sequence[Step], size: int) -> Iterator[list[Step]]:
 
 
 def encoder_of(options: Options, model: Model, target: Target) -> Encoder:
-    if options.kind in OTHER_KINDS:
+    if options.kind != "triton":
         return encoder_of_kind(options, target.authority)
     if options.protocol == "grpc":
         return GrpcEncoder(model, options.parameters, options.compression)
@@ -263,25 +259,35 @@ def _slot_maker(workload: Workload, keeps: bool) -> Callable[[Generator, Io, int
     if o.protocol != "grpc":
         heads: dict[bytes, Head] = {}
         return lambda generator, io, index: HttpSlot(generator, index, keeps, io, target, heads)
-    method = "ModelStreamInfer" if o.streaming else "ModelInfer"
     encoding = "identity" if o.compression == "none" else o.compression
     metadata = tuple((name.lower().encode(), value.encode()) for name, value in o.headers)
-    head = grpc_head(SERVICE + method, target.authority, metadata, encoding, target.tls is not None)
+    head = grpc_head(_path(o), target.authority, metadata, encoding, target.tls is not None)
     channels: list[Channel] = []
 
     def make(generator: Generator, io: Io, index: int) -> Slot:
         if index // SLOTS_PER_CONNECTION >= len(channels):
             channels.append(Channel(io, target))
+        if o.kind == "dynamic_grpc":
+            return CallSlot(generator, index, keeps, channels[-1], head)
         return GrpcSlot(generator, index, keeps, channels[-1], head, o.streaming, workload.model.is_decoupled)
 
     return make
+
+
+def _path(options: Options) -> str:
+    """The path of the method of gRPC that gets the requests."""
+    if options.kind == "tfserving":
+        return tensorflow_serving.SERVICE + "Predict"
+    if options.kind == "dynamic_grpc":
+        return f"/{options.grpc_method}"
+    return SERVICE + ("ModelStreamInfer" if options.streaming else "ModelInfer")
 
 
 # ---- validation
 
 
 def _validator(workload: Workload) -> Callable[[int, int, bytes], str]:
-    steps, streams, is_grpc = workload.steps, workload.options.streaming, workload.options.protocol == "grpc"
+    steps, read = workload.steps, reader_of(workload.options)
 
     def validate(stream: int, step: int, body: bytes) -> str:
         batch = steps[stream][step]
@@ -289,7 +295,6 @@ def _validator(workload: Workload) -> Callable[[int, int, bytes], str]:
             name: Value(value.shape, b"".join(each.expected[name].content for each in batch))
             for name, value in batch[0].expected.items()
         }
-        outputs = grpc_outputs(body, streams) if is_grpc else outputs_of(body)
-        return differs(expected, outputs)
+        return differs(expected, read(body))
 
     return validate

@@ -183,8 +183,7 @@ class GrpcSlot(Slot):
         if not self.busy:
             return
         if status:
-            name = CODES[status] if 0 <= status < len(CODES) else str(status)
-            self.finish(now, f"[StatusCode.{name}] {text}")
+            self.finish(now, status_text(status, text))
             return
         if self._streams:
             self.finish(now, "the server ended the stream")
@@ -194,6 +193,34 @@ class GrpcSlot(Slot):
             self.stamps.append(now)
             self.bodies.append(body[5:])
         self.finish(now, "")
+
+
+class CallSlot(GrpcSlot):
+    """A slot whose request is a whole call of any method: all its messages, and as many responses as come back."""
+
+    def __init__(self, owner: Owner, index: int, keeps: bool, channel: "Channel", head: Fields) -> None:
+        super().__init__(owner, index, keeps, channel, head, True, False)
+
+    def send(self, request: bytes) -> None:
+        self.begin()
+        self._channel.call(self, self._head, request, True)
+
+    def _message(self, message: bytes, now: int) -> None:
+        self.responses += 1
+        if self.keeps:
+            self.stamps.append(now)
+            self.bodies.append(message)
+
+    def ended(self, status: int, text: str, now: int) -> None:
+        self._bytes.clear()
+        if self.busy:
+            self.finish(now, status_text(status, text) if status else "")
+
+
+def status_text(status: int, text: str) -> str:
+    """The name of a status that is not OK, with its text."""
+    name = CODES[status] if 0 <= status < len(CODES) else str(status)
+    return f"[StatusCode.{name}] {text}"
 
 
 class Channel(Connection):
