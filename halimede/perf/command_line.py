@@ -58,7 +58,7 @@ def parse(words: Sequence[str]) -> tuple[Options, list[str]]:
     for label, text in given:
         row = LONG[label[2:]] if label.startswith("--") else SHORT[label[1:]]
         try:
-            row.read(store, label, text)
+            row.read(store, row.shown, text)
         except ValueError:
             raise failed(label, f"Invalid value provided: {text}") from None
     _take_positional(store, rest)

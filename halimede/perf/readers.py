@@ -18,12 +18,28 @@ Store = dict[str, Any]
 class Row:
     """An option: its names, what stands for its value (empty for a switch), its help, and what reads it."""
 
-    name: str
-    short: str
+    names: str
+    """Such as `--max-trials -r`, `--verbose-csv` or `-m`."""
     value: str
     help: str
     read: Callable[[Store, str, str], None]
-    """Puts a value, given under a label, into the store."""
+    """Puts a value into the store. The second argument is `shown`."""
+
+    @property
+    def name(self) -> str:
+        """The long name, without dashes; may be empty."""
+        return next((each[2:] for each in self.names.split() if each.startswith("--")), "")
+
+    @property
+    def short(self) -> str:
+        """The letter; may be empty."""
+        return next((each[1:] for each in self.names.split() if not each.startswith("--")), "")
+
+    @property
+    def shown(self) -> str:
+        """How messages name it: `--max-trials (-r)`."""
+        first, *more = self.names.split()
+        return " ".join((first, *(f"({each})" for each in more)))
 
 
 def integer(text: str) -> int:
@@ -46,21 +62,21 @@ def failed(label: str, why: str) -> UsageError:
 
 
 def switch(*names: str, **values: Any) -> Callable[[Store, str, str], None]:
-    def read(store: Store, label: str, text: str) -> None:
+    def read(store: Store, shown: str, text: str) -> None:
         store.update(dict.fromkeys(names, True), **values)
 
     return read
 
 
 def text(name: str) -> Callable[[Store, str, str], None]:
-    def read(store: Store, label: str, text: str) -> None:
+    def read(store: Store, shown: str, text: str) -> None:
         store[name] = text
 
     return read
 
 
-def at_least(name: str, least: int, shown: str, why: str) -> Callable[[Store, str, str], None]:
-    def read(store: Store, label: str, text: str) -> None:
+def at_least(name: str, least: int, why: str = "The value must be > 0.") -> Callable[[Store, str, str], None]:
+    def read(store: Store, shown: str, text: str) -> None:
         value = integer(text)
         if value < least:
             raise failed(shown, why)
@@ -69,8 +85,8 @@ def at_least(name: str, least: int, shown: str, why: str) -> Callable[[Store, st
     return read
 
 
-def choice(name: str, choices: Sequence[str], shown: str, why: str) -> Callable[[Store, str, str], None]:
-    def read(store: Store, label: str, text: str) -> None:
+def choice(name: str, choices: Sequence[str], why: str) -> Callable[[Store, str, str], None]:
+    def read(store: Store, shown: str, text: str) -> None:
         if text not in choices:
             raise failed(shown, why.format(text))
         store[name] = text
@@ -78,8 +94,8 @@ def choice(name: str, choices: Sequence[str], shown: str, why: str) -> Callable[
     return read
 
 
-def range_reader(name: str, number: Callable[[str], float], shown: str) -> Callable[[Store, str, str], None]:
-    def read(store: Store, label: str, text: str) -> None:
+def range_reader(name: str, number: Callable[[str], float]) -> Callable[[Store, str, str], None]:
+    def read(store: Store, shown: str, text: str) -> None:
         parts = text.split(":")
         if len(parts) > 3:
             raise failed(shown, "The value does not match <start:end:step>.")
@@ -89,8 +105,7 @@ def range_reader(name: str, number: Callable[[str], float], shown: str) -> Calla
     return read
 
 
-def periodic(store: Store, label: str, text: str) -> None:
-    shown = "--periodic-concurrency-range"
+def periodic(store: Store, shown: str, text: str) -> None:
     parts = text.split(":")
     if len(parts) < 2:
         raise failed(shown, "Both <start> and <end> values must be provided.")
@@ -106,53 +121,53 @@ def periodic(store: Store, label: str, text: str) -> None:
     store["periodic"] = levels
 
 
-def shape(store: Store, label: str, text: str) -> None:
+def shape(store: Store, shown: str, text: str) -> None:
     name, colon, dims = text.rpartition(":")
     if not colon:
-        raise failed("--shape", "There must be a colon after input name.")
+        raise failed(shown, "There must be a colon after input name.")
     shape = tuple(map(integer, dims.split(",")))
     if min(shape) <= 0:
-        raise failed("--shape", "The dimensions of input tensor must be > 0.")
+        raise failed(shown, "The dimensions of input tensor must be > 0.")
     store["shapes"] = {**store.get("shapes", {}), name: shape}
 
 
-def input_data(store: Store, label: str, text: str) -> None:
+def input_data(store: Store, shown: str, text: str) -> None:
     if Path(text).exists():
         store["data_paths"] = (*store.get("data_paths", ()), text)
     elif text == "zero":
         store["zero_input"] = True
     elif text != "random":
         raise failed(
-            "--input-data",
+            shown,
             f"Unsupported type provided: '{text}'. The available options are 'zero', 'random', path to a directory, "
             "or a json file.",
         )
 
 
 def append(name: str) -> Callable[[Store, str, str], None]:
-    def read(store: Store, label: str, text: str) -> None:
+    def read(store: Store, shown: str, text: str) -> None:
         store[name] = (*store.get(name, ()), text)
 
     return read
 
 
-def header(store: Store, label: str, text: str) -> None:
+def header(store: Store, shown: str, text: str) -> None:
     name, colon, value = text.partition(":")
     if not colon:
-        raise failed("-H", "The header must be given as 'Header:Value'.")
+        raise failed(shown, "The header must be given as 'Header:Value'.")
     store["headers"] = (*store.get("headers", ()), (name.strip(), value.strip()))
 
 
-def parameter(store: Store, label: str, text: str) -> None:
+def parameter(store: Store, shown: str, text: str) -> None:
     parts = text.split(":")
     if len(parts) != 3:
-        raise failed("--request-parameter", "The value does not match <name:value:type>.")
+        raise failed(shown, "The value does not match <name:value:type>.")
     name, value, kind = parts
     store["parameters"] = {**store.get("parameters", {}), name: Parameter(value, kind.lower())}
 
 
-def ids(store: Store, label: str, text: str) -> None:
-    shown, parts = "--sequence-id-range", text.split(":")
+def ids(store: Store, shown: str, text: str) -> None:
+    parts = text.split(":")
     if len(parts) > 2:
         raise failed(shown, "The value does not match <start:end>.")
     first, *rest = map(integer, parts)
@@ -164,14 +179,14 @@ def ids(store: Store, label: str, text: str) -> None:
     store["sequence_ids"] = rest[0] - first if rest else 0
 
 
-def stability(store: Store, label: str, text: str) -> None:
+def stability(store: Store, shown: str, text: str) -> None:
     value = number(text)
     if value < 0:
-        raise failed("--stability-percentage (-s)", "The value must be >= 0.0.")
+        raise failed(shown, "The value must be >= 0.0.")
     store["stability"] = value / 100
 
 
-def sequence_length(store: Store, label: str, text: str) -> None:
+def sequence_length(store: Store, shown: str, text: str) -> None:
     value = integer(text)
     if value > 0:
         store["sequence_length"] = value
@@ -183,25 +198,25 @@ def sequence_length(store: Store, label: str, text: str) -> None:
     store["sequence_length_given"] = True
 
 
-def protocol(store: Store, label: str, text: str) -> None:
+def protocol(store: Store, shown: str, text: str) -> None:
     protocol = text.lower()
     if protocol not in ("http", "grpc"):
-        raise failed("-i (protocol)", "The value should be either HTTP or gRPC.")
+        raise failed(f"{shown} (protocol)", "The value should be either HTTP or gRPC.")
     store["protocol"] = protocol
 
 
-def batch(store: Store, label: str, text: str) -> None:
-    at_least("batch_size", 1, "-b (batch size)", "The value must be > 0.")(store, label, text)
+def batch(store: Store, shown: str, text: str) -> None:
+    at_least("batch_size", 1)(store, f"{shown} (batch size)", text)
     store["batch_size_given"] = True
 
 
-def metrics_interval(store: Store, label: str, text: str) -> None:
-    at_least("metrics_interval", 1, "--metrics-interval", "The value must be > 0 msecs.")(store, label, text)
+def metrics_interval(store: Store, shown: str, text: str) -> None:
+    at_least("metrics_interval", 1, "The value must be > 0 msecs.")(store, shown, text)
     store["metrics_interval_given"] = True
 
 
-def existing(name: str, shown: str, why: str) -> Callable[[Store, str, str], None]:
-    def read(store: Store, label: str, text: str) -> None:
+def existing(name: str, why: str) -> Callable[[Store, str, str], None]:
+    def read(store: Store, shown: str, text: str) -> None:
         if not Path(text).is_file():
             raise failed(shown, why)
         tls_or_plain(store, name, text)
@@ -218,92 +233,90 @@ def tls_or_plain(store: Store, name: str, value: Any) -> None:
         store[name] = value
 
 
-def tls_file(attribute: str, option: str) -> Callable[[Store, str, str], None]:
-    return existing(f"tls.{attribute}", f"--{option}", "The value must be a valid file path.")
+def tls_file(attribute: str) -> Callable[[Store, str, str], None]:
+    return existing(f"tls.{attribute}", "The value must be a valid file path.")
 
 
-def tls_type(attribute: str, option: str) -> Callable[[Store, str, str], None]:
-    def read(store: Store, label: str, text: str) -> None:
+def tls_type(attribute: str) -> Callable[[Store, str, str], None]:
+    def read(store: Store, shown: str, text: str) -> None:
         if text not in ("PEM", "DER"):
-            raise failed(
-                f"--{option}", f"Unsupported type provided: '{text}'. The available options are 'PEM' or 'DER'."
-            )
+            raise failed(shown, f"Unsupported type provided: '{text}'. The available options are 'PEM' or 'DER'.")
         tls_or_plain(store, f"tls.{attribute}", text)
 
     return read
 
 
-def tls_number(attribute: str, most: int, option: str, why: str) -> Callable[[Store, str, str], None]:
-    def read(store: Store, label: str, text: str) -> None:
+def tls_number(attribute: str, most: int, why: str) -> Callable[[Store, str, str], None]:
+    def read(store: Store, shown: str, text: str) -> None:
         found = re.match(r"\s*[+-]?\d+", text)
         value = int(found[0]) if found else 0
         if not 0 <= value <= most:
-            raise failed(f"--{option}", why)
+            raise failed(shown, why)
         tls_or_plain(store, f"tls.{attribute}", value)
 
     return read
 
 
-def use_ssl(store: Store, label: str, text: str) -> None:
+def use_ssl(store: Store, shown: str, text: str) -> None:
     tls_or_plain(store, "tls.grpc", True)
 
 
 def trace(name: str, least: int | None, why: str) -> Callable[[Store, str, str], None]:
-    def read(store: Store, label: str, text: str) -> None:
+    def read(store: Store, shown: str, text: str) -> None:
         if least is not None and integer(text) < least:
-            raise failed(label, why)
+            raise failed(shown, why)
         store["trace"] = {**store.get("trace", {}), name: (text,)}
 
     return read
 
 
-def trace_level(store: Store, label: str, text: str) -> None:
+def trace_level(store: Store, shown: str, text: str) -> None:
     if text not in ("OFF", "TIMESTAMPS", "TENSORS"):
         raise failed(
-            "--trace-level",
+            shown,
             f"Unsupported type provided: '{text}'. The available options are 'OFF', 'TIMESTAMPS', or 'TENSORS'.",
         )
     store["trace"] = {**store.get("trace", {}), "trace_level": (text,)}
 
 
-def composing(store: Store, label: str, text: str) -> None:
+def composing(store: Store, shown: str, text: str) -> None:
     for model in re.sub(r"\s", "", text).split(","):
         name, _, version = model.partition(":")
         store["composing"] = (*store.get("composing", ()), (name, version))
 
 
-def export(store: Store, label: str, text: str) -> None:
+def export(store: Store, shown: str, text: str) -> None:
     if Path(text).exists():
-        raise failed("--profile-export-file", "Path must not already exist.")
+        raise failed(shown, "Path must not already exist.")
     store["export_file"] = text
 
 
-def verbose(store: Store, label: str, text: str) -> None:
+def verbose(store: Store, shown: str, text: str) -> None:
     store["verbose"] = min(2, store.get("verbose", 0) + 1)
 
 
-def old_concurrency(store: Store, label: str, text: str) -> None:
+def old_concurrency(store: Store, shown: str, text: str) -> None:
     store["old_concurrency"] = integer(text)
 
 
-def old_maximum(store: Store, label: str, text: str) -> None:
+def old_maximum(store: Store, shown: str, text: str) -> None:
     store["old_maximum"] = integer(text)
 
 
-def seconds(store: Store, label: str, text: str) -> None:
+def seconds(store: Store, shown: str, text: str) -> None:
     value = number(text)
     if not value > 0:
-        raise failed("--seconds", "The value must be > 0.")
+        raise failed(shown, "The value must be > 0.")
     store["seconds"] = value
 
 
-def help_reader(store: Store, label: str, text: str) -> None:
+def help_reader(store: Store, shown: str, text: str) -> None:
     raise HelpRequested
 
 
-def version(store: Store, label: str, text: str) -> None:
+def version(store: Store, shown: str, text: str) -> None:
     raise VersionRequested
 
 
-def compare(store: Store, label: str, text: str) -> None:
+def compare(store: Store, shown: str, text: str) -> None:
     store["compare"] = (*store.get("compare", ()), text)
