@@ -105,10 +105,10 @@ test-analyze: compiled $(VENV)/.dev ## test halimede analyze on servers
 test-sandbox: compiled $(VENV)/.dev ## test what models in the sandbox can reach, and servers that lack memory or disk (needs root)
 	HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m sandbox $(SERVERS) tests/compat/test_sandbox.py tests/compat/test_scarce.py
 
-test-deploy: compiled $(VENV)/.dev $(VENV)/.docs $(HELM)/helm/helm ## test what deploy/ has: packages, images, the site, replicas, the chart (as root installs Debian packages; downloads 600 MB)
+test-deploy: compiled demo $(VENV)/.dev $(VENV)/.docs $(HELM)/helm/helm ## test what deploy/ has: packages, images, the site, replicas, the chart (as root installs Debian packages; downloads 600 MB)
 	@.ci/apt .ci/apt-deploy.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check jsonschema kubernetes-validate pyyaml
-	HALIMEDE_HELM=$(abspath $(HELM))/helm/helm HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m deploy tests/deploy
+	HALIMEDE_HELM=$(abspath $(HELM))/helm/helm HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest -m deploy -n 2 --dist=loadfile tests/deploy
 
 test-ray: $(RAY)/.ready ## test a Ray cluster of three nodes on this machine (downloads 200 MB)
 	$(RAY)/bin/python -m pytest -m ray tests/ray

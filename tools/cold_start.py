@@ -5,13 +5,14 @@
 
 Ready means that `/v2/health/ready` answers 200: all models are loaded and warmed up. A first round, which fills the
 caches of the system and writes the bytecode that an installation has, does not count. It passes if the median is below
---most seconds.
+--most seconds. The CPU time is that of the server and its workers, also for their end.
 """
 
 import argparse
 import http.client
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,8 +31,10 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYT
 """With that variable, which containers of developers often set, a start compiles 200 modules."""
 
 
-def ready_after(repository: Path, log: Path) -> float:
-    """Starts a server, waits until it is ready, and ends it. Returns the seconds. Raises SystemExit if it fails."""
+def ready_after(repository: Path, log: Path) -> tuple[float, float]:
+    """Starts a server, waits until it is ready, and ends it. Returns the seconds until it was ready, and those of CPU
+    time. Raises SystemExit if it fails."""
+    used = _cpu_seconds()
     port, grpc, metrics = free_ports(3)
     command = [sys.executable, "-m", "halimede", "serve", f"--model-repository={repository}"]
     command += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", f"--http-port={port}", f"--grpc-port={grpc}"]
@@ -43,10 +46,17 @@ def ready_after(repository: Path, log: Path) -> float:
             if process.poll() is not None or time.perf_counter() - began > START_SECONDS:
                 raise SystemExit(f"the server did not become ready: ...{log.read_text()[-2000:]}")
             time.sleep(TICK_SECONDS)
-        return time.perf_counter() - began
+        seconds = time.perf_counter() - began
     finally:
         process.terminate()
         process.wait(STOP_SECONDS)
+    return seconds, _cpu_seconds() - used
+
+
+def _cpu_seconds() -> float:
+    """Of all processes that this one, or one of them, has started and waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _is_ready(port: int) -> bool:
@@ -68,17 +78,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        seconds = [ready_after(options.repository, Path(folder, "log")) for _ in range(options.rounds + 1)][1:]
+        rounds = [ready_after(options.repository, Path(folder, "log")) for _ in range(options.rounds + 1)][1:]
     models = sum(1 for path in options.repository.iterdir() if path.is_dir())
-    middle = median(seconds)
+    seconds = [each for each, _ in rounds]
+    middle, cpu = median(seconds), median(each for _, each in rounds)
     print(
-        f"{models} models ({FORM}): ready after {middle:.2f} s (median of {options.rounds}; best {min(seconds):.2f} s)"
+        f"{models} models ({FORM}): ready after {middle:.2f} s (median of {options.rounds}; best {min(seconds):.2f} s; "
+        f"{cpu:.2f} s of CPU time)"
     )
     if options.json:
         document = {
             "models": models,
             "form": FORM,
             "median": round(middle, 3),
+            "cpu": round(cpu, 3),
             "seconds": [round(each, 3) for each in seconds],
         }
         options.json.write_text(json.dumps(document, indent=1) + "\n")
