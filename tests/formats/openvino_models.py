@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov
 from openvino import opset15 as ops
+
+from halimede.backends.openvino.runtime import ov
 
 KINDS = {
     "BOOL": "boolean",

@@ -9,8 +9,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import openvino as ov
-
 from halimede.backends.api import (
     BackendContext,
     BaseBackend,
@@ -33,6 +31,7 @@ from halimede.backends.openvino.model import (
     problems,
     read_model,
 )
+from halimede.backends.openvino.runtime import ov
 from halimede.backends.openvino.settings import Settings, settings_of
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.errors import Cause, Error, Invalid

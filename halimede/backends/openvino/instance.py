@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import openvino as ov
 
 from halimede.backends.api import Arrays, BaseInstance, Batch, Responses
 from halimede.backends.openvino.errors import failed
 from halimede.backends.openvino.model import TYPES, Port, named
+from halimede.backends.openvino.runtime import ov
 from halimede.backends.openvino.settings import Settings
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Error, Internal

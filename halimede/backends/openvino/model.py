@@ -7,9 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import openvino as ov
-
 from halimede.backends.openvino.errors import step
+from halimede.backends.openvino.runtime import ov
 from halimede.backends.openvino.settings import Settings
 from halimede.backends.openvino.states import expose_states, state_problems, variables_of
 from halimede.backends.texts import unexpected_tensor, wrong_input_count, wrong_shape

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import openvino as ov
 
 from halimede.backends.openvino.errors import step
+from halimede.backends.openvino.runtime import ov
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Cause, Invalid
 
