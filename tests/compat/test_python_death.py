@@ -274,8 +274,9 @@ def test_kill_of_the_server_ends_processes_in_the_middle_of_anything(mortal: Mor
     assert not asking.is_alive()
 
 
-def test_killed_workers_under_load_leave_no_request_unanswered() -> None:
-    command = [sys.executable, "-m", "tools.soak_workers", "--kills=30"]
+@pytest.mark.parametrize("kind", ["python", "onnx"])
+def test_killed_workers_under_load_leave_no_request_unanswered(kind: str) -> None:
+    command = [sys.executable, "-m", "tools.soak_workers", f"--kind={kind}", "--kills=30"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, f"{done.stdout[-5000:]}{done.stderr[-3000:]}"
     assert done.stdout.rstrip().endswith("PASSED")

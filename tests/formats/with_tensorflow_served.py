@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from tests.formats.built import TENSORFLOW, place
 
 Array = npt.NDArray[Any]
 
+ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 300.0
 ENVIRONMENT = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{TENSORFLOW}" }} }}\n'
 ONE = "instance_group { count: 1 kind: KIND_CPU }\n"
@@ -274,6 +277,24 @@ def test_child_that_dies_under_load_is_replaced_and_every_request_is_answered(se
     failed = [each for each in answers if each != [[2, 2]]]
     assert len(failed) <= 3
     assert served.ask("two", ["sum"], a=row(1, 1), b=row(2, 2)) == [[[3, 3]]]
+
+
+def test_children_killed_again_and_again(tmp_path: Path) -> None:
+    """Twenty kills under load: every request is answered, and descriptors, processes and memory are as before."""
+    words = [
+        "--kind=tensorflow",
+        "--kills=20",
+        "--pause=12",
+        "--instances=2",
+        "--clients=6",
+        f"--json={tmp_path / 'soak.json'}",
+    ]
+    command = [sys.executable, "-m", "tools.soak_workers", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, f"{done.stdout[-5000:]}{done.stderr[-3000:]}"
+    report = json.loads((tmp_path / "soak.json").read_text())
+    assert report["kills"] == 20
+    assert report["restarts"] >= 10
 
 
 def _process_of(served: Served, model: str) -> int:
