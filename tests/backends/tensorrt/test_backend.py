@@ -25,6 +25,7 @@ ROWS = [[1, 4], [4, 4], [8, 4]]
 """The least, the best and the largest shape."""
 WIDE = [[1, 4], [16, 4], [32, 4]]
 PLAIN = plan([tensor("x", "FLOAT", [-1, 4], profiles=[ROWS])], [tensor("y", "FLOAT", [-1, 4])])
+LEAST_TWO = plan([tensor("x", "FLOAT", [-1, 4], profiles=[[[2, 4], [4, 4], [8, 4]]])], [tensor("y", "FLOAT", [-1, 4])])
 TWO_PROFILES = plan(
     [tensor("x", "FLOAT", [-1, 4], profiles=[ROWS, [[1, 4], [2, 4], [32, 4]]])],
     [tensor("y", "FLOAT", [-1, 4])],
@@ -100,6 +101,21 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 def test_missing_runtime_names_the_extra() -> None:
     with idle_loop() as loop, pytest.raises(Unavailable, match=r"pip install 'halimede\[tensorrt\]'"):
         create_backend(TRAITS, context(loop))
+
+
+@pytest.mark.rows("BR1")
+def test_file_for_the_capability_of_the_gpu(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Platform and file name choose the backend; a file for the GPU's capability comes before `default_model_filename`.
+    The plan of that file takes two rows and more."""
+    monkeypatch.setattr("halimede.backends.tensorrt.backend.compute_capability", lambda device: "8.0")
+    (bench.version / "ampere.plan").write_bytes(LEAST_TWO)
+    chosen = {"8.0": "ampere.plan", "9.0": "missing.plan"}
+    assert bench.config(PLAIN).backend == "tensorrt"
+    assert bench.run(bench.instance(PLAIN, max_batch_size=8), 8).shape == (8, 4)
+    instance = bench.instance(PLAIN, max_batch_size=8, default_model_filename="model.plan", cc_model_filenames=chosen)
+    assert bench.run(instance, 8).shape == (8, 4)
+    with pytest.raises(Internal, match="expected the shape of dimension 0 to be between"):
+        bench.run(instance, 1)
 
 
 @pytest.mark.rows("BR3", "BR4", "BR5")
