@@ -10,10 +10,14 @@ from queue import Queue
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from PIL import Image
+from shapes_images import LABELS, SIZE, draw
+from shapes_onnx import train
+from tritonclient.utils import InferenceServerException
 
 from tests.backends.dali.pipelines import SIDE, decoded, frames, jpeg, pictures, serialized, video
 from tests.compat.serving import Serving
@@ -175,3 +179,40 @@ def test_decoder_for_the_demo_gives_the_pixels_of_pillow(serving: Serving) -> No
     demo = (DEMO.parent / "models" / "shapes" / "config.pbtxt").read_text()
     steps = [re.findall(r'model_name: "(\w+)"', text) for text in (config, demo)]
     assert steps == [["picture_decoder", *steps[1][1:]], ["image_decoder", *steps[1][1:]]]
+
+
+def test_ensemble_of_the_demo_from_jpegs_to_shapes(tmp_path: Path) -> None:
+    """The commands of docs/dali.md serve two repositories; here the demo's has the models that the ensemble needs."""
+    demo = tmp_path / "demo"
+    for role in ("classifier", "segmenter"):
+        model = demo / f"shape_{role}"
+        shutil.copytree(DEMO.parent / "models" / model.name, model)
+        (model / "1").mkdir(exist_ok=True)
+        onnx.save(train(role), model / "1" / "model.onnx")
+    generator = np.random.default_rng(77)
+    scenes = [draw(generator, 160, 120, number % len(LABELS)) for number in range(24)]
+    with Serving(demo, tmp_path / "log", f"--model-repository={DEMO}") as server:
+        server.wait_until_live()
+        right, overlaps = 0, []
+        with grpcclient.InferenceServerClient(server.grpc_url) as client:
+            for scene in scenes:
+                file = io.BytesIO()
+                scene.picture.save(file, "JPEG", quality=85)
+                data = np.frombuffer(file.getvalue(), np.uint8)[np.newaxis]
+                given = grpcclient.InferInput("FILE", list(data.shape), "UINT8").set_data_from_numpy(data)
+                wanted = [
+                    grpcclient.InferRequestedOutput("shape", class_count=1),
+                    grpcclient.InferRequestedOutput("mask"),
+                ]
+                answer = client.infer("shapes_dali", [given], outputs=wanted)
+                [text] = answer.as_numpy("shape").reshape(-1)
+                right += text.decode().split(":")[2] == LABELS[scene.label]
+                found = answer.as_numpy("mask")[0] > 127
+                mask = np.asarray(scene.mask.resize((SIZE, SIZE))) > 127
+                overlaps.append((found & mask).sum() / (found | mask).sum())
+            given = grpcclient.InferInput("FILE", [1, 200], "UINT8").set_data_from_numpy(data[:, :200])
+            with pytest.raises(InferenceServerException, match="DALI error: "):
+                client.infer("shapes_dali", [given])
+        assert server.stop() == 0
+    assert right >= 22
+    assert np.mean(overlaps) > 0.9
