@@ -12,6 +12,7 @@ AZURITE := .cache/azurite
 CONSOLE := .cache/console
 HELM := .cache/helm
 TENSORFLOW := .cache/tensorflow
+OPENVINO_PROVIDER := .cache/openvino_provider
 RAY := .cache/ray
 SERVE_FLAGS ?=
 FUZZ_SECONDS ?= 600
@@ -55,12 +56,12 @@ test-environments: $(VENV)/.dev ## test Python models in environments of each Py
 test-wheel: $(VENV)/.dev ## test a wheel with compiled modules, built from the last commit (downloads the dependencies)
 	$(BIN)/python -m pytest -m wheel tests/compat/test_wheel.py
 
-test-torch: $(VENV)/.dev $(TORCH)/.ready $(JAX)/.ready ## test models of torch, and Python models with torch and jax (downloads a gigabyte)
+test-torch: $(VENV)/.convert $(TORCH)/.ready $(JAX)/.ready ## test models of torch, and Python models with torch and jax (downloads a gigabyte)
 	PYTHONPATH=$(abspath $(TORCH)) $(BIN)/python -m pytest -n 2 --dist=loadfile tests/pytorch
 	HALIMEDE_FRAMEWORKS=$(abspath $(TORCH)):$(abspath $(JAX)) $(BIN)/python -m pytest tests/conformance/with_frameworks.py
 
-test-openvino: $(VENV)/.openvino ## test models of OpenVINO (downloads 60 MB)
-	$(BIN)/python -m pytest $(SERVERS) tests/formats/with_openvino*.py
+test-openvino: $(VENV)/.openvino $(OPENVINO_PROVIDER)/.ready ## test models of OpenVINO (downloads 160 MB)
+	HALIMEDE_OPENVINO_PROVIDER=$(abspath $(OPENVINO_PROVIDER)) $(BIN)/python -m pytest $(SERVERS) tests/formats/with_openvino*.py
 
 test-dali: $(VENV)/.dali ## test pipelines of DALI on the CPU (downloads 240 MB)
 	$(BIN)/python -m pytest $(SERVERS) tests/backends/dali tests/formats/with_dali*.py
@@ -156,6 +157,7 @@ soak: $(VENV)/.dev $(VENV)/.fuzz ## soak tests: corrupted requests, fuzzing, kil
 	$(BIN)/python -m tools.corrupt --json $(RESULTS)/corrupt.json
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --json $(RESULTS)/fuzz.json
 	$(BIN)/python -m tools.soak_workers --json $(RESULTS)/soak_workers.json
+	$(BIN)/python -m tools.soak_workers --kind onnx --kills 200 --json $(RESULTS)/soak_children.json
 	HALIMEDE_TENSOR_BYTES=1073741824 $(BIN)/python -m pytest -q tests/compat/test_python_large.py
 	$(BIN)/python -m tools.overload --json $(RESULTS)/overload.json
 	$(BIN)/python -m tools.memory_back --json $(RESULTS)/memory_back.json
@@ -219,12 +221,25 @@ $(VENV)/.tflite: $(VENV)/.dev
 	@$(call install,tflite,tflite)
 	@touch $@
 
+$(VENV)/.convert: $(VENV)/.dev
+	@echo "Installing converters to ONNX ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[convert]'
+	@touch $@
+
+# ONNX Runtime with OpenVINO's provider has the import name of the usual one, so it has an environment of its own.
+$(OPENVINO_PROVIDER)/.ready:
+	@echo "Installing ONNX Runtime with OpenVINO in $(OPENVINO_PROVIDER) ..."
+	@rm -rf $(OPENVINO_PROVIDER)
+	@$(PYTHON) -m venv $(OPENVINO_PROVIDER)
+	@$(OPENVINO_PROVIDER)/bin/python -m pip install -q --disable-pip-version-check onnxruntime-openvino==1.24.1 numpy protobuf
+	@touch $@
+
 # TensorFlow has an environment of its own, as models with EXECUTION_ENV_PATH have. So has Ray, as on its clusters.
 $(TENSORFLOW)/.ready:
 	@echo "Installing TensorFlow in $(TENSORFLOW) ..."
 	@rm -rf $(TENSORFLOW)
 	@$(PYTHON) -m venv $(TENSORFLOW)
-	@$(TENSORFLOW)/bin/python -m pip install -q --disable-pip-version-check tensorflow-cpu==2.21.0
+	@$(TENSORFLOW)/bin/python -m pip install -q --disable-pip-version-check tensorflow-cpu==2.21.0 tf2onnx==1.17.0
 	@touch $@
 
 $(RAY)/.ready: pyproject.toml

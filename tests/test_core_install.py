@@ -62,8 +62,10 @@ FOR_AN_EXTRA = {
     "halimede.backends.onnx.backend": "onnx",
     "halimede.backends.onnx.session": "onnx",
     "halimede.backends.openvino.backend": "openvino",
+    "halimede.backends.openvino.converters": "openvino",
     "halimede.backends.openvino.instance": "openvino",
     "halimede.backends.openvino.model": "openvino",
+    "halimede.backends.openvino.runtime": "openvino",
     "halimede.backends.openvino.states": "openvino",
     **{
         f"halimede.backends.pytorch.{name}": "torch"
@@ -75,6 +77,7 @@ FOR_AN_EXTRA = {
     "halimede.backends.tensorflow.session": "tensorflow",
     "halimede.backends.tensorrt.backend": "tensorrt",
     "halimede.backends.tflite.backend": "tflite",
+    "halimede.backends.tflite.converters": "tensorflow",
     "halimede.cache.redis_tls": "redis",
     "halimede.cli.completion": "completion",
     "halimede.devtools.graph_svg": "graph",

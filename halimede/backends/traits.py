@@ -89,7 +89,8 @@ class Traits:
 
     conversions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """What `halimede convert` can make for this backend. Each format has a function, as "module:function", that takes a
-    file of another program and writes one of this format. It may run code of that file: the user chose it."""
+    `conversion.Conversion` and returns the path of the file that it wrote. It may run code of that file: the user chose
+    it."""
 
     runs_user_code: bool = False
     """Whether files of a model are run as code. A client may not send such files without consent."""

@@ -89,11 +89,14 @@ class Init(Order):
 
 @dataclass(frozen=True, slots=True)
 class Convert(Order):
-    """Which file to convert, to which format, and where to write it; an empty `output` is beside the file."""
+    """Which file to convert, to which format, and where to write it; an empty `output` is beside the file. `inputs` are
+    those of a model whose file does not name them, `environment` is a Python environment with its framework."""
 
     source: str
     to: str
     output: str
+    inputs: tuple[str, ...] = ()
+    environment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,11 @@ def add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", default="", metavar="NAME", help="name of the model (default: that of the file, without its ending)"
     )
+    _add_inputs(parser)
+    _add_server_flags(parser, "backend-config")
+
+
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input",
         action="append",
@@ -278,19 +286,26 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         help="an input of a TorchScript model, such as x:FP32[-1,3]; -1 is any size, and first the batch. May be "
         "repeated",
     )
-    _add_server_flags(parser, "backend-config")
 
 
 def add_convert(parser: argparse.ArgumentParser) -> None:
     parser.usage = "halimede convert FILE --to FORMAT [options]"
     parser.description = (
-        "Converts a file that no server should open, such as a pickle, to one that it can. Opening a pickle runs code "
-        "that\nis in it: convert only files from people whom you trust, and not on the server."
+        "Converts a model to another format, with the converter of its framework, and prints the largest difference\n"
+        "of the outputs on random inputs. A forest of scikit-learn in a pickle becomes a checkpoint of treelite.\n"
+        "Opening a pickle or TorchScript runs code that is in it: convert only files from people whom you trust."
     )
-    parser.add_argument("source", metavar="FILE", help="a forest of scikit-learn, as pickle or joblib wrote it")
+    parser.add_argument("source", metavar="FILE", help="a model file, a model directory, or a pickle of scikit-learn")
     parser.add_argument("--to", required=True, choices=tuple(conversions()), help="the format to make")
     parser.add_argument(
         "--output", default="", metavar="FILE", help="the file to write (default: beside FILE, with its usual name)"
+    )
+    _add_inputs(parser)
+    parser.add_argument(
+        "--environment",
+        default="",
+        metavar="DIRECTORY",
+        help="a virtual environment that has TensorFlow (default: that of halimede)",
     )
 
 
@@ -576,7 +591,7 @@ def _init(given: argparse.Namespace) -> Init:
 
 
 def _convert(given: argparse.Namespace) -> Convert:
-    return Convert(given.source, given.to, given.output)
+    return Convert(given.source, given.to, given.output, tuple(given.inputs), given.environment)
 
 
 def _check(given: argparse.Namespace) -> Check:

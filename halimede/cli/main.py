@@ -161,7 +161,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "console": Command("show a running server in a browser: halimede console URL", partial(_run_small, "console")),
         "init": Command("make a model of a file: halimede init FILE REPO", partial(_run_small, "init")),
         "convert": Command(
-            "make a model file of a pickle: halimede convert FILE --to FORMAT", partial(_run_small, "convert")
+            "make a model file of another format: halimede convert FILE --to FORMAT", partial(_run_small, "convert")
         ),
         "check": Command("name every problem of model repositories: halimede check REPO", partial(_run_small, "check")),
         "graph": Command("draw the steps of an ensemble: halimede graph MODEL", partial(_run_small, "graph")),

@@ -60,9 +60,18 @@ def _values(tensor: Tensor, array: npt.NDArray[Any]) -> str:
     if tensor.datatype is BYTES:
         shown = np.array([_string(each) for each in array.reshape(-1).tolist()], dtype=object).reshape(array.shape)
         return _array_text(shown, {"object": str})
-    if tensor.datatype is BF16:  # numpy has no BF16; its bits are the upper half of FP32
-        array = (array.astype(np.uint32) << 16).view(np.float32)
-    return _array_text(array)
+    return _array_text(_as_floats(array) if tensor.datatype is BF16 else array)
+
+
+def numbers_of(tensor: Tensor) -> npt.NDArray[np.float64]:
+    """The elements of a tensor other than BYTES."""
+    array = array_of(tensor)
+    return (_as_floats(array) if tensor.datatype is BF16 else array).astype(np.float64)
+
+
+def _as_floats(bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """numpy has no BF16; its bits are the upper half of FP32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def _array_text(array: npt.NDArray[Any], formatter: Any = None) -> str:

@@ -83,7 +83,7 @@ def begin(
     inputs are. Raises Error if nothing was made; then nothing is left.
     """
     given = [_input_of(text) for text in inputs]
-    kind = _kind_of(source)
+    kind = kind_of(source)
     name = name or _name_of(source)
     if not _NAME.fullmatch(name):
         raise Invalid(f"'{name}' cannot be the name of a model: give another with --name")
@@ -104,7 +104,8 @@ def begin(
         raise Internal(f"{error.filename or folder}: {error.strerror}") from error
 
 
-def _kind_of(source: Path) -> Kind:
+def kind_of(source: Path) -> Kind:
+    """The format of a file or directory. Raises Invalid if no backend here opens it."""
     if not source.exists():
         raise Invalid(f"'{source}' does not exist")
     for kind in kinds():

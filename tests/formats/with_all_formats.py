@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import onnx
-import openvino as ov
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
@@ -24,9 +23,11 @@ from minilm_onnx import build_minilm, read_safetensors
 from onnx import numpy_helper
 from tritonclient.utils import shared_memory
 
+from halimede.backends.openvino.runtime import ov
 from tests.backends import onnx_models
 from tests.compat.serving import Serving
 from tests.formats.built import TENSORFLOW
+from tests.formats.converting import converted
 from tests.formats.openvino_models import identity
 
 Array = npt.NDArray[Any]
@@ -131,9 +132,15 @@ def build(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("formats")
     build(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(built: Path) -> Iterator[Serving]:
+    folder = built
     models = folder / "models"
     for question, asked in QUESTIONS.items():
         for name, form in FORMATS.items():
@@ -237,3 +244,23 @@ def test_classes_are_equal(served: Serving, form: str) -> None:
 def test_strings_are_equal(served: Serving, over: Any, form: str) -> None:
     [(_, given)] = QUESTIONS["text"].inputs.values()
     assert ask(served, over, "text", form).reshape(-1).tolist() == given.reshape(-1).tolist()
+
+
+_TEXTS = ("--input", "ids:INT64[-1,-1]", "--input", "mask:INT64[-1,-1]")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("digits.pt", ("--input", "image:FP32[-1,8,8]")),
+        ("digits.savedmodel", ("--environment", str(TENSORFLOW))),
+        ("digits.tflite", ()),
+        ("minilm.onnx", ()),
+        ("minilm.pt", _TEXTS),
+        ("minilm.savedmodel", ("--environment", str(TENSORFLOW))),
+    ],
+)
+def test_conversion_to_ir(built: Path, tmp_path: Path, source: str, words: tuple[str, ...]) -> None:
+    target = tmp_path / "model.xml"
+    more = {"PYTHONPATH": str(TORCH)}
+    assert converted(built / source, "--to", "openvino", "--output", target, *words, more=more) < CLOSE

@@ -1,6 +1,8 @@
 """A running server with OpenVINO models: what is completed, what is refused, and what clients get. Triton's backend is
 not on this machine, so its texts are those of the contract."""
 
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -382,3 +384,11 @@ def test_init_copies_both_files_of_a_model(tmp_path: Path) -> None:
     begun = begin(source, tmp_path / "models", "", ServerOptions())
     assert [path.name for path in begun.files] == ["model.bin", "model.xml", "config.pbtxt"]
     assert "dims: [ 1000 ]" in (begun.folder / "config.pbtxt").read_text()
+
+
+def test_runtime_does_not_report_to_its_maker() -> None:
+    """Each import of `openvino` would, and so would its converter."""
+    for module in ("backend", "converters"):
+        code = f"import halimede.backends.openvino.{module}, sys; print([m for m in sys.modules if 'ga4' in m])"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout == "[]\n"

@@ -10,20 +10,18 @@ from typing import Any
 
 import treelite
 
+from halimede.backends.conversion import Conversion, free
 from halimede.backends.fil.settings import FILES
-from halimede.errors import Internal, Invalid, Unavailable
+from halimede.errors import Internal, Invalid
 
 
-def to_checkpoint(source: Path, output: str) -> Path:
-    """Writes a checkpoint, beside `source` if `output` is empty, and returns its path.
+def to_checkpoint(asked: Conversion) -> Path:
+    """Writes a checkpoint, and returns its path.
 
     Raises ImportError if a library is missing, Error if the file has no forest that treelite knows, or cannot be
     written."""
-    target = Path(output) if output else source.with_name(FILES["treelite_checkpoint"])
-    if not source.is_file():
-        raise Unavailable(f"'{source}' does not exist")
-    if target.exists():
-        raise Invalid(f"'{target}' exists already; --output gives the file another name")
+    source = asked.source
+    target = free(Path(asked.output) if asked.output else source.with_name(FILES["treelite_checkpoint"]))
     estimator = _estimator(source)
     try:
         model = treelite.sklearn.import_model(estimator)

@@ -13,6 +13,7 @@ TRAITS = Traits(
     # The runtime reports to its maker, and keeps a database for that in the home directory.
     environment=MappingProxyType({"ORT_DISABLE_TELEMETRY": "1"}),
     alternative="export the model to ONNX",
+    conversions=MappingProxyType({"onnx": "halimede.backends.onnx.conversion:to_onnx"}),
     tensors_only=True,
     optional_inputs=True,
     ragged=True,

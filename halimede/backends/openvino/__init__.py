@@ -2,6 +2,8 @@
 
 Importing this package does not import the runtime."""
 
+from types import MappingProxyType
+
 from halimede.backends.traits import Format, Home, Traits
 
 TRAITS = Traits(
@@ -10,6 +12,7 @@ TRAITS = Traits(
     formats=(Format("model.xml", directory=False, ending=".xml", companion=".bin"),),
     aliases=("open_vino", "ov"),
     extra="openvino",
+    conversions=MappingProxyType({"openvino": "halimede.backends.openvino.conversion:to_ir"}),
     tensors_only=True,
     ragged=True,
     states=True,
