@@ -7,7 +7,7 @@ Pure, any thread.
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, pairwise
 from math import isnan, prod
 from typing import Any
@@ -212,19 +212,21 @@ def _counts_between_variables(dims: Sequence[int]) -> list[int]:
     return [prod(dims[start:end]) for start, end in zip(starts, [*ends, len(dims)], strict=True)]
 
 
-def check_instance_groups(message: Message, gpus: Sequence[int]) -> None:
-    """Checks the groups with their defaults filled in. `gpus` are the devices of this machine.
+def check_instance_groups(message: Message, gpus: Sequence[int], automatic: Collection[int] = ()) -> None:
+    """Checks the groups with their defaults filled in. `gpus` are the devices of this machine, `automatic` the places of
+    the groups whose kind was KIND_AUTO.
 
     Raises Invalid, and Internal for an unknown kind (R53).
     """
-    for group in message.instance_group:
+    for place, group in enumerate(message.instance_group):
         where = f"instance group {group.name} of model {message.name}"
         if group.kind == pb.ModelInstanceGroup.KIND_GPU:
             _check_gpus(group, where, gpus)
         elif group.kind not in _KIND_NAMES:
             raise Internal(f"{where} has unexpected kind KIND_AUTO")
         elif group.gpus:
-            raise Invalid(f"{where} has kind {_KIND_NAMES[group.kind]} but specifies one or more GPUs")
+            text = f"{where} has kind {_KIND_NAMES[group.kind]} but specifies one or more GPUs"
+            raise _no_gpu(text) if place in automatic else Invalid(text)
         if group.profile and message.platform != _TENSORRT:
             # The missing space before "specifies" is Triton's.
             raise Invalid(

@@ -58,6 +58,12 @@ def fill_instance_groups(message: Message, gpus: Sequence[int], default_cpu_coun
             group.gpus.extend(gpus)
 
 
+def automatic_groups(message: Message) -> frozenset[int]:
+    """The places of the instance groups whose kind is KIND_AUTO."""
+    automatic = pb.ModelInstanceGroup.KIND_AUTO
+    return frozenset(i for i, group in enumerate(message.instance_group) if group.kind == automatic)
+
+
 def fall_back_to_cpu(message: Message, gpus: Sequence[int]) -> list[str]:
     """Takes GPUs that are not among `gpus` out of the instance groups. A group that has none left becomes KIND_CPU,
     with as many instances as it has on one GPU. Returns what has changed, one text for each group.
@@ -74,11 +80,11 @@ def fall_back_to_cpu(message: Message, gpus: Sequence[int]) -> list[str]:
         if wanted == left and not needs_one:
             continue
         name = f"instance group '{group.name or f'{message.name}_{i}'}'"
-        asked = f"GPU {', '.join(map(str, wanted))}" if wanted else "a GPU"
+        asked = _names_of(wanted) if wanted else "a GPU"
         group.ClearField("gpus")
         if left:
             group.gpus.extend(left)
-            changes.append(f"{name} asks for {asked} and runs on GPU {', '.join(map(str, left))} only")
+            changes.append(f"{name} asks for {asked} and runs on {_names_of(left)} only")
             continue
         group.kind = pb.ModelInstanceGroup.KIND_CPU
         group.count = max(group.count, 1)
@@ -86,6 +92,10 @@ def fall_back_to_cpu(message: Message, gpus: Sequence[int]) -> list[str]:
         instances = f"{group.count} instance{'s' if group.count > 1 else ''}"
         changes.append(f"{name} asks for {asked} and runs on the CPU, with {instances}")
     return changes
+
+
+def _names_of(gpus: Sequence[int]) -> str:
+    return f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(map(str, gpus))}"
 
 
 def lacks_tensors(message: Message) -> bool:

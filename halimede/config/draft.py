@@ -17,6 +17,7 @@ from halimede.config.checks import check_config, check_instance_groups, check_te
 from halimede.config.compiling import compile_config, incomplete_of
 from halimede.config.completion import (
     Completed,
+    automatic_groups,
     complete_from_description,
     complete_from_values,
     fall_back_to_cpu,
@@ -291,7 +292,7 @@ class Draft:
         sets none (R53). Raises Invalid, Internal.
         """
         message = self.with_groups(gpus, default_instance_count)
-        check_instance_groups(message, gpus)
+        check_instance_groups(message, gpus, automatic_groups(self._message))
         check_config(message)
         check_tensors(message)
         check_states(message)

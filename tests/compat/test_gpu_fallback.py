@@ -120,7 +120,7 @@ def test_model_whose_code_wants_a_gpu_fails_with_its_reason(served: Serving) -> 
 
 def test_each_group_that_was_moved_is_logged(served: Serving) -> None:
     served.until_logged(
-        "model 'plain' version 1: instance group 'plain_0' asks for GPU 0, 1, 2 and runs on the CPU, with 2 instances "
+        "model 'plain' version 1: instance group 'plain_0' asks for GPUs 0, 1, 2 and runs on the CPU, with 2 instances "
         "(--gpu-fallback=cpu)"
     )
 

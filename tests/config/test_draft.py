@@ -223,13 +223,13 @@ def test_instance_groups(tmp_path: Path, groups: str, gpus: tuple[int, ...], exp
             '{ name: "g" count: 2 kind: KIND_GPU gpus: [ 0, 1, 2 ] host_policy: "h" passive: true }',
             (),
             [InstanceGroup("g", CPU, 2, host_policy="h", passive=True)],
-            ["instance group 'g' asks for GPU 0, 1, 2 and runs on the CPU, with 2 instances"],
+            ["instance group 'g' asks for GPUs 0, 1, 2 and runs on the CPU, with 2 instances"],
         ),
         (
             "{ count: 2 kind: KIND_GPU gpus: [ 0, 1, 2 ] }",
             (1, 2),
             [InstanceGroup("m_0", GPU, 2, (1, 2))],
-            ["instance group 'm_0' asks for GPU 0, 1, 2 and runs on GPU 1, 2 only"],
+            ["instance group 'm_0' asks for GPUs 0, 1, 2 and runs on GPUs 1, 2 only"],
         ),
         (
             "{ gpus: [ 0 ] }",
@@ -241,7 +241,7 @@ def test_instance_groups(tmp_path: Path, groups: str, gpus: tuple[int, ...], exp
             "{ gpus: [ 0, 7 ] }",
             (0,),
             [InstanceGroup("m_0", GPU, 1, (0,))],
-            ["instance group 'm_0' asks for GPU 0, 7 and runs on GPU 0 only"],
+            ["instance group 'm_0' asks for GPUs 0, 7 and runs on GPU 0 only"],
         ),
         (
             "{ kind: KIND_CPU count: 3 }, { kind: KIND_GPU secondary_devices { } }",
@@ -269,8 +269,17 @@ def test_groups_for_gpus_that_are_not_there_fall_back_to_the_cpu(
 def test_fallback_leaves_a_cpu_group_with_gpus_wrong(tmp_path: Path) -> None:
     draft = config.read(folder_of(tmp_path, "m", f"instance_group {{ kind: KIND_CPU gpus: 0 }} {IDENTITY}"))
     assert draft.fall_back_to_cpu(()) == []
-    with pytest.raises(Invalid, match="has kind KIND_CPU but specifies one or more GPUs"):
+    with pytest.raises(Invalid, match="has kind KIND_CPU but specifies one or more GPUs") as refused:
         draft.finish()
+    assert refused.value.advice == ""
+
+
+@pytest.mark.parametrize("group", ["{ gpus: [ 0 ] }", "{ kind: KIND_AUTO gpus: [ 0 ] }", "{ kind: KIND_GPU }"])
+def test_group_without_its_gpu_is_advised_to_fall_back(tmp_path: Path, group: str) -> None:
+    draft = config.read(folder_of(tmp_path, "m", f"instance_group [ {group} ] {IDENTITY}"))
+    with pytest.raises(Invalid) as refused:
+        draft.finish()
+    assert refused.value.advice == "the flag --gpu-fallback=cpu runs it on the CPU"
 
 
 @pytest.mark.parametrize(

@@ -616,7 +616,7 @@ def test_model_falls_back_to_the_cpu_before_it_is_described(tmp_path: Path, capl
         [group] = json.loads(shown)["instance_group"]
         assert (group["kind"], group["count"], group["gpus"]) == ("KIND_CPU", 2, [])
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
-        "model 'm' version 1: instance group 'm_0' asks for GPU 0, 1 and runs on the CPU, with 2 instances "
+        "model 'm' version 1: instance group 'm_0' asks for GPUs 0, 1 and runs on the CPU, with 2 instances "
         "(--gpu-fallback=cpu)"
     ]
 
