@@ -110,7 +110,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "yaml": "backends.mlflow analyze.settings",
             "pandas": "backends.sklearn",
             "treelite": "backends.fil",
-            "torch": "backends.pytorch backends.onnx.exporters backends.openvino.converters",
+            "torch": "backends.pytorch backends.python.platforms backends.onnx.exporters backends.openvino.converters",
             "safetensors": "backends.pytorch.module",
             "tensorflow": "backends.tensorflow backends.tflite.converters",
             "ai_edge_litert": "backends.tflite",

@@ -5,6 +5,7 @@ Looks at file names, opens nothing. Called on load threads.
 
 from collections.abc import Container
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from halimede.backends import registry
@@ -55,6 +56,14 @@ def find_runtime(
     if _is_plain(backend) and (directory / backend / PYTHON_BASED).is_file():
         return _python_based(model, backend, directory)
     raise unknown_backend(backend, directory)
+
+
+def code_for(backend: str, platform: str) -> Path | None:
+    """The file with the class that serves the models of a platform, if those of this backend have none themselves."""
+    traits = traits_of(backend)
+    module = None if traits is None else traits.platforms.get(platform)
+    found = None if module is None else find_spec(module)
+    return None if found is None or found.origin is None else Path(found.origin)
 
 
 def origin_of(name: str, directory: str) -> str:

@@ -109,6 +109,8 @@ class Traits:
     Python models return (P77)."""
     runs_python_backends: bool = False
     """Whether it serves the models of `NAME/model.py` in the backend directory (R83)."""
+    platforms: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Platforms whose models have no class of the backend. Each has the module with the class that serves them."""
     calls_models: bool = False
     """Whether models can call other models. Only then does the backend get `BackendContext.calls`."""
 

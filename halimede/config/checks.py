@@ -213,8 +213,8 @@ def _counts_between_variables(dims: Sequence[int]) -> list[int]:
 
 
 def check_instance_groups(message: Message, gpus: Sequence[int], automatic: Collection[int] = ()) -> None:
-    """Checks the groups with their defaults filled in. `gpus` are the devices of this machine, `automatic` the places of
-    the groups whose kind was KIND_AUTO.
+    """Checks the groups with their defaults filled in. `gpus` are the devices of this machine, `automatic` the places
+    of the groups whose kind was KIND_AUTO.
 
     Raises Invalid, and Internal for an unknown kind (R53).
     """

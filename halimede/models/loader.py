@@ -19,7 +19,7 @@ from typing import Protocol
 
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder, Placement
 from halimede.backends.homes import BackendOfTwoHomes
-from halimede.backends.runtimes import PYTHON_BASED, find_runtime
+from halimede.backends.runtimes import PYTHON_BASED, code_for, find_runtime
 from halimede.backends.traits import Completes, Traits
 from halimede.config import (
     LATENCY_TARGET_PARAMETER,
@@ -371,6 +371,8 @@ def find_backend(
     if runtime.code is not None:
         folder = replace(folder, code=runtime.code)
         draft.set_runtime(PYTHON_BASED, runtime.environment)
+    elif (code := code_for(runtime.backend, draft.platform)) is not None:
+        folder = replace(folder, code=code)
     backend = backends.get(runtime.backend)
     # The GPUs that a runtime can use, for example, may be others in the model's home.
     if isinstance(backend, BackendOfTwoHomes):

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from halimede.backends.api import ModelFolder
-from halimede.backends.runtimes import Runtime, find_runtime
+from halimede.backends.runtimes import Runtime, code_for, find_runtime
 from halimede.errors import Invalid, Unsupported
 
 KNOWN = {"identity", "python"}
@@ -42,6 +42,14 @@ def test_runtime_of_a_backend(folder: ModelFolder, directory: Path, backend: str
     found = find_runtime("m", backend, runtime, folder, directory, KNOWN)
     is_code = expected.endswith(".py")
     assert found == (Runtime("python", directory / expected) if is_code else Runtime(expected))
+
+
+def test_class_for_models_of_a_platform() -> None:
+    code = code_for("python", "pytorch")
+    assert code is not None
+    assert "class TritonPythonModel" in code.read_text()
+    others = [("python", ""), ("python", "pytorch_libtorch"), ("pytorch", "pytorch"), ("nowhere", "pytorch")]
+    assert [code_for(*each) for each in others] == [None] * 4
 
 
 def test_environment_beside_the_code_is_found(folder: ModelFolder, directory: Path) -> None:

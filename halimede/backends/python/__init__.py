@@ -1,5 +1,7 @@
 """The backend `python`: models that are code, a class `TritonPythonModel` (contract P)."""
 
+from types import MappingProxyType
+
 from halimede.backends.traits import Completes, DeviceKind, Format, Home, Traits
 
 TRAITS = Traits(
@@ -10,6 +12,7 @@ TRAITS = Traits(
     alternative="load it in a model.py",
     runs_user_code=True,
     runs_python_backends=True,
+    platforms=MappingProxyType({"pytorch": "halimede.backends.python.platforms.pytorch_platform"}),
     completes=Completes.ALWAYS,
     optional_inputs=True,
     ragged=True,
