@@ -14,7 +14,7 @@ import pytest
 
 from halimede.cli.completion import actions_of, parser_of
 from halimede.cli.main import COMMANDS
-from halimede.options.flags import FLAGS
+from halimede.options.flags import FLAGS, Support
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("bench", "deploy", "docs", "examples", "halimede", "tests", "tools")
@@ -125,6 +125,17 @@ def test_every_page_can_be_found() -> None:
 )
 def test_flags_exist(path: Path) -> None:
     assert set(FLAG.findall(path.read_text())) - OURS <= set(OTHERS)
+
+
+def test_page_for_users_of_triton_names_each_flag_that_differs() -> None:
+    page = (ROOT / "docs/coming-from-triton.md").read_text()
+    triton = set(FLAG.findall((ROOT / "docs/contract/03-flags.md").read_text())) | {"version"}
+    front_ends = ("sagemaker-", "vertex-ai-")  # the page sums them up
+    different = {
+        flag.name for flag in FLAGS.values() if flag.name not in triton or flag.support is not Support.SERVED
+    } - {name for name in FLAGS if name.startswith(front_ends)}
+    assert {"gpu-fallback", "http-thread-count"} <= different
+    assert different <= set(FLAG.findall(page)), f"not on the page: {sorted(different - set(FLAG.findall(page)))}"
 
 
 @pytest.mark.parametrize("path", documents(), ids=named)
