@@ -1,6 +1,8 @@
-"""Forests on a GPU, by nvforest, which only an instance on a GPU imports. Never ran so far (docs/unverified.md)."""
+"""Forests on a GPU, by nvforest, which only an instance on a GPU imports."""
 
-from functools import cache
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -26,6 +28,10 @@ class NvForest:
     def __init__(self, forest: Forest, device: int, settings: Settings) -> None:
         layout = gpu_layout(settings.layout)
         try:
+            # Arrays of cupy are on the GPU that is current in their thread.
+            self._on_device: Callable[[], AbstractContextManager[object]] = partial(
+                import_module("cupy").cuda.Device, device
+            )
             load = import_module("nvforest").load_from_treelite_model
             self._model = load(
                 forest.model, device="gpu", device_id=device, layout=layout, default_chunk_size=settings.chunk_size
@@ -39,9 +45,10 @@ class NvForest:
 
     def predict(self, rows: Array) -> Array:
         try:
-            result = self._run(np.ascontiguousarray(rows, self._dtype))
-            # Outputs on the device are arrays of cupy, whose `get` copies them to the host.
-            host = result.get() if hasattr(result, "get") else np.asarray(result)
+            with self._on_device():
+                result = self._run(np.ascontiguousarray(rows, self._dtype))
+                # Outputs on the device are arrays of cupy, whose `get` copies them to the host.
+                host = result.get() if hasattr(result, "get") else np.asarray(result)
         except Exception as error:
             raise Internal(str(error)) from error
         found: Array = host.reshape(len(rows), self._classes)
