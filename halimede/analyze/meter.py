@@ -27,7 +27,11 @@ from halimede.perf.options import Options
 from halimede.perf.profiler import Failure, Profiler, Watcher
 from halimede.perf.server import Asker, GrpcServer, HttpServer, Refused, Server, target_of
 from halimede.perf.workload import Workload, build
+from halimede.platform.gpus import visible_gpus
 from halimede.platform.machine import Processors
+
+FIRST_SAMPLE_SECONDS = 5.0
+"""Until a server has read its GPUs for the first time: the library for that takes its time to start."""
 
 
 class Dropped(Error):
@@ -99,16 +103,19 @@ class Meter:
             self._read_configs(member)
 
     def _reader(self) -> MetricsReader | None:
-        """Reads figures of GPUs, if the server has any."""
-        if not self._place.metrics:
-            return None
-        try:
-            text = fetch(with_scheme(self._place.metrics), "", LIMIT).decode(errors="replace")
-        except Unavailable:
-            return None
-        if "nv_gpu_memory_used_bytes{" not in text:
-            return None
-        return MetricsReader(self._place.metrics, self._seconds_of_metrics, lambda text: None)
+        """Reads figures of GPUs, if the server has any. A server that has just started has none yet."""
+        until = time.monotonic() + (FIRST_SAMPLE_SECONDS if visible_gpus(os.environ) else 0.0)
+        while self._place.metrics:
+            try:
+                text = fetch(with_scheme(self._place.metrics), "", LIMIT).decode(errors="replace")
+            except Unavailable:
+                return None
+            if "nv_gpu_memory_used_bytes{" in text:
+                return MetricsReader(self._place.metrics, self._seconds_of_metrics, lambda text: None)
+            if time.monotonic() >= until:
+                return None
+            time.sleep(0.05)
+        return None
 
     # ---- configurations
 
