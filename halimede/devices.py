@@ -27,6 +27,9 @@ class Place(NamedTuple):
 
 HOST = Place(MemoryKind.HOST)
 
+DEVICE_FAILED = "the GPU has failed, and this process cannot use it any more"
+"""The text of requests after an error of a GPU that cannot be undone, such as an access to wrong memory."""
+
 _KINDS = {1: MemoryKind.HOST, 3: MemoryKind.PINNED, 11: MemoryKind.PINNED}
 """By the device type of DLPack: the CPU, memory pinned for CUDA, memory pinned for ROCm. Any other is a device."""
 

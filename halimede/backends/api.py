@@ -207,7 +207,8 @@ class Instance(Protocol):
 
     @property
     def healthy(self) -> bool:
-        """Whether it can run a batch; False if, for example, its process has ended (P10). Read on the event loop."""
+        """Whether it can run a batch; False if, for example, its process has ended (P10). Read on the event loop; in a
+        child process on any thread, after each batch."""
         ...
 
     def execute(self, batch: Batch, responses: Responses) -> None:

@@ -203,16 +203,28 @@ class HostedRequest:
 
 
 class HostedBatch:
-    """The batch of a REQUESTS frame: a `Batch` and a `Responses` in one."""
+    """The batch of a REQUESTS frame: a `Batch` and a `Responses` in one. Calls `ended` when the batch has finished and
+    the server was told."""
 
     def __init__(
-        self, channel: BaseChannel, loop: asyncio.AbstractEventLoop, model: HostedModel, message: frames.Frame
+        self,
+        channel: BaseChannel,
+        loop: asyncio.AbstractEventLoop,
+        model: HostedModel,
+        message: frames.Frame,
+        ended: Callable[[], None],
     ) -> None:
         inferences = [_inference(message, model.name) for _ in range(message.count)]
         answers = self._answers = AnswerSender(channel, loop, message.batch, len(inferences))
         self.requests: Sequence[BatchedRequest] = [HostedRequest(answers, i, each) for i, each in enumerate(inferences)]
         rows = sum(each.batch_size for each in inferences)
-        notify = answers.drain_stream if model.decoupled else answers.drain_single
+        drain = answers.drain_stream if model.decoupled else answers.drain_single
+
+        def notify(execution: Execution) -> None:
+            drain(execution)
+            if execution.done:
+                ended()
+
         self._execution = Execution(inferences, rows, 0, model.datatypes, model.decoupled, notify)
         if model.ragged is not None:
             self._execution.ragged = model.ragged

@@ -6,6 +6,9 @@
 | without a method | opens the model, creates one instance | READY; then it runs batches until CLOSE |
 | either, and an exception | closes what it made | REFUSED with the error; exit |
 
+If an instance is unhealthy after a batch and does not recover by itself, as after a failure of its GPU, the process
+ends; its supervisor in the server starts another one.
+
 The main thread receives batches. It runs them, or starts them if the model is placed as ASYNC. If the model is placed
 on the event loop, the thread of the loop, which this module starts, calls `execute`.
 """
@@ -13,12 +16,13 @@ on the event loop, the thread of the loop, which this module starts, calls `exec
 import asyncio
 import faulthandler
 import logging
+import os
 import sys
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
 
-from halimede.backends.api import BackendContext, BackendModel, Instance, Placement
+from halimede.backends.api import BackendContext, BackendModel, Instance, Placement, is_supervised
 from halimede.backends.child.order import Order, read_order, written, written_error
 from halimede.backends.creation import create_in_this_process
 from halimede.config.model_config import Description
@@ -85,13 +89,20 @@ def serve(
 ) -> bool:
     """Runs batches until CLOSE arrives. Returns False if the connection ends before."""
     on_loop = model.placement is Placement.LOOP
+    recovers = is_supervised(instance)
+
+    def ended() -> None:
+        if not (instance.healthy or recovers):
+            log.error("the instance is broken for good, so its process ends; the server starts another one")
+            os._exit(1)  # without the destructors of a runtime, which may hang where its GPU has failed
+
     while True:
         message = channel.receive()
         if message is None:
             return False
         if message.kind == frames.CLOSE:
             return True
-        batch = HostedBatch(channel, loop, hosted, message)
+        batch = HostedBatch(channel, loop, hosted, message, ended)
         del message  # else its memory is in use until the next batch arrives
         if on_loop:
             loop.call_soon_threadsafe(batch.run, instance.execute, False)

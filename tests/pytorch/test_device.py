@@ -15,6 +15,7 @@ from halimede.backends.pytorch import models as torch_models
 from halimede.backends.pytorch.backend import PyTorchBackend
 from halimede.backends.pytorch.device import TorchDevice
 from halimede.backends.testing import SITUATIONS, Situation
+from halimede.backends.testing.bench import bench_of
 from halimede.devices import CopyCounter
 from halimede.tensors import BF16, FP32, MemoryKind
 from tests.backends.contract.checking import check
@@ -24,6 +25,9 @@ from tests.pytorch.test_contract import ScriptAdapter
 class FakeStream:
     def __init__(self, device: Any) -> None:
         self.device = device
+
+    def query(self) -> bool:
+        return True
 
 
 class FakeEvent:
@@ -138,9 +142,32 @@ def test_failure_of_the_device_reaches_the_reader() -> None:
     device = OnCpu(0, CopyCounter(), cuda)
     device.ready(told)
     assert told.happened.wait(60)
-    assert told.failure is cuda.failure
+    words = "the GPU has failed, and this process cannot use it any more"
+    assert str(told.failure) == f"{words}: CUDA error: an illegal memory access was encountered"
     assert device.broken
     device.close()
+
+
+def test_gpu_that_fails_while_a_batch_starts_is_broken_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA repeats such an error, so the stream knows of it. Any other error of the model breaks nothing."""
+    monkeypatch.setattr(torch_models, "TorchDevice", OnCpu)
+    monkeypatch.setattr(torch_models, "_device_of", lambda kind, number: torch.device("cpu"))
+
+    def fails(stream: FakeStream) -> bool:
+        raise RuntimeError("CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA.")
+
+    words = "the GPU has failed, and this process cannot use it any more"
+    with bench_of(FakeGpuAdapter(), tmp_path) as bench:
+        serving = bench.load("failing")
+        assert "negative" in str(serving.send([-1, 0]).error)
+        assert serving.instances[0].healthy
+        serving.echoes([1, 2])
+        monkeypatch.setattr(FakeStream, "query", fails)
+        assert str(serving.send([-1, 0]).error) == f"{words}: CUDA error: device-side assert triggered"
+        assert not serving.instances[0].healthy
+        assert str(serving.send([1, 2]).error) == words
 
 
 class OnFakeGpu(PyTorchBackend):

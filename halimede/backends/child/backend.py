@@ -20,7 +20,7 @@ from halimede.backends.child.sandbox import confined, new_sandbox
 from halimede.backends.child.settings import ChildSettings, execution_limit
 from halimede.backends.inspection import not_inspected
 from halimede.backends.traits import DeviceKind, Traits
-from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
+from halimede.config.model_config import Description, Incomplete, InstanceGroup, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Unavailable
 from halimede.platform.hosts import available_cores
 from halimede.workers.host.environments import Environments
@@ -119,6 +119,7 @@ class ChildBackend:
         interpreter = self._placed(self._interpreter(config.parameters, folder), config, place)
         if place.kind is InstanceKind.GPU:  # the process sees this GPU alone, under the number 0
             place = replace(place, device_id=0)
+            config = replace(config, instance_groups=tuple(map(_on_first_gpu, config.instance_groups)))
         order = self._order((config, _plain(folder), place))
         about = {"model": config.name, "version": folder.number, "instance": place.name, VERBATIM: False}
         interpreter = replace(interpreter, label=f"model={config.name} version={folder.number} instance={place.name}")
@@ -232,6 +233,10 @@ def visible_devices(setting: str | None, place: InstancePlace) -> str:
         return str(place.device_id)
     names = [each.strip() for each in setting.split(",")]
     return names[place.device_id] if place.device_id < len(names) else str(place.device_id)
+
+
+def _on_first_gpu(group: InstanceGroup) -> InstanceGroup:
+    return replace(group, gpus=(0,)) if group.gpus else group
 
 
 def _plain(folder: ModelFolder) -> ModelFolder:

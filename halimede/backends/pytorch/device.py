@@ -4,6 +4,7 @@ One `TorchDevice` per instance. Its copies and the instance's kernels run on its
 thread of the device waits for the events, one after the other, as a stream reaches them in that order. Any thread.
 """
 
+import ctypes
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,7 +15,8 @@ import numpy as np
 import torch
 
 from halimede.backends.pytorch.values import DTYPES
-from halimede.devices import CopyCounter, DeviceArray, HostArray, Place
+from halimede.devices import DEVICE_FAILED, CopyCounter, DeviceArray, HostArray, Place
+from halimede.errors import Internal
 from halimede.platform.wakeable_thread import WakeableThread
 from halimede.tensors import DataType, MemoryKind, Shape
 
@@ -84,11 +86,29 @@ class TorchDevice:
         try:
             event.synchronize()
         except Exception as error:
-            self.broken = True
-            failure = error
-            log.error("GPU %d cannot be used any more by this process: %s", self.place.device_id, error)
-        kept.clear()
+            failure = self._break(error)
+            _never_free(kept)
+        else:
+            kept.clear()
         done(failure)
+
+    def failure(self) -> Exception | None:
+        """The failure of the GPU, if it cannot be used any more. Asks it, and does not wait; for use after an error."""
+        try:
+            self._stream.query()
+        except Exception as error:  # CUDA repeats an error that cannot be undone
+            return self._break(error)
+        return None
+
+    def _break(self, error: Exception) -> Exception:
+        if not self.broken:
+            self.broken = True
+            log.error("GPU %d: %s: %s", self.place.device_id, DEVICE_FAILED, error)
+        with self._keeping:
+            kept, self._kept = self._kept, []
+        _never_free(kept)
+        # The other lines are advice for who wrote the kernel.
+        return Internal(f"{DEVICE_FAILED}: {next(iter(str(error).splitlines()), type(error).__name__)}")
 
     def close(self) -> None:
         """After the last answer."""
@@ -102,3 +122,9 @@ class TorchDevice:
     def _bytes(self, array: DeviceArray | HostArray) -> Any:
         """The elements as uint8: one of two arrays may be only the bytes of the other."""
         return self._tensor(array).contiguous().reshape(-1).view(torch.uint8)
+
+
+def _never_free(kept: list[object]) -> None:
+    """Keeps memory that streams have used until the process is gone, also while the interpreter ends. To free it torch
+    records an event, which fails on a broken GPU, and torch ends a process that fails there."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))

@@ -18,7 +18,8 @@ from halimede.backends.pytorch.parameters import Options
 from halimede.backends.pytorch.running import Loaded, Runner
 from halimede.backends.pytorch.values import tensor_of, texts_of
 from halimede.config.model_config import ModelConfig
-from halimede.errors import Error
+from halimede.devices import DEVICE_FAILED
+from halimede.errors import Error, Internal
 from halimede.tensors import BYTES, DataType, MemoryKind
 
 
@@ -46,16 +47,20 @@ class DeviceInstance:
         return not self._device.broken
 
     def execute(self, batch: Batch, responses: Responses) -> None:
-        """Raises Error with the words of the kind of model, Internal if the GPU has no memory left."""
+        """Raises Error with the words of the kind of model, Internal if the GPU has no memory left or has failed."""
+        if self._device.broken:
+            raise Internal(DEVICE_FAILED)
         try:
             with self._device.on_stream(), _cudnn(self._options):
                 self._start(batch, responses)
+            # Not before: the next batch would only wait on the stream, and could not gather more requests meanwhile.
+            self._device.ready(lambda failure: self._ended(responses))
         except Exception as error:
             if _is_out_of_memory(error):
                 torch.cuda.empty_cache()  # what other streams keep may be enough for the next batch
+            elif (failure := self._device.failure()) is not None:
+                raise failure from error
             raise
-        # Not before: the next batch would only wait on the stream, and could not gather more requests meanwhile.
-        self._device.ready(lambda failure: self._ended(responses))
 
     def _start(self, batch: Batch, responses: Responses) -> None:
         if not self._batches and len(batch.requests) > 1:
@@ -107,9 +112,11 @@ class DeviceInstance:
         return tensor_of(array, datatype).to(self._device.device)
 
     def _ended(self, responses: Responses) -> None:
-        if self._options.cleans_cache:
-            torch.cuda.empty_cache()
-        responses.finished()
+        try:
+            if self._options.cleans_cache and not self._device.broken:
+                torch.cuda.empty_cache()
+        finally:
+            responses.finished()
 
     def close(self) -> None:
         self._device.close()

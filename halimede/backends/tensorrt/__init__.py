@@ -1,6 +1,6 @@
 """The backend `tensorrt`: TensorRT plans on NVIDIA GPUs. Importing this package does not import the runtime."""
 
-from halimede.backends.traits import Completes, DeviceKind, Format, Traits
+from halimede.backends.traits import Completes, DeviceKind, Format, Home, Traits
 
 TRAITS = Traits(
     "tensorrt",
@@ -12,5 +12,6 @@ TRAITS = Traits(
     completes=Completes.ALWAYS,
     ragged=True,
     states=True,
+    homes=(Home.SERVER, Home.CHILD),
     devices=frozenset({DeviceKind.GPU}),
 )

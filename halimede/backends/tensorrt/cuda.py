@@ -98,8 +98,13 @@ class Driver:
         self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), ctypes.c_int(_RELAXED))
         try:
             yield made
-        finally:
-            self._call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph))
+        except BaseException:
+            # Whatever this says: the recording ends, and the exception in it is the reason.
+            self._library.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph))
+            if graph:
+                self._library.cuGraphDestroy(graph)
+            raise
+        self._call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph))
         self._call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
         self._call("cuGraphDestroy", graph)
         made.append(executable.value or 0)

@@ -2,6 +2,7 @@
 instance's thread."""
 
 import ctypes
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +16,11 @@ from halimede.backends.tensorrt.plan import Plan, PlanTensor
 from halimede.backends.tensorrt.profiles import choose
 from halimede.backends.texts import wrong_rows
 from halimede.config.model_config import ModelConfig
+from halimede.devices import DEVICE_FAILED
 from halimede.errors import Internal, Unsupported
 from halimede.tensors import INT64, DataType, Shape
+
+log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 _Graph = tuple[int, tuple[tuple[str, Shape], ...]]
@@ -46,7 +50,9 @@ class Buffer:
 
 
 class TensorRtInstance(BaseInstance):
-    """The buffers have the largest size of all profiles, so their places never change, as CUDA graphs require."""
+    """The buffers have the largest size of all profiles, so their places never change, as CUDA graphs require.
+
+    `healthy` is False after an error of the GPU that cannot be undone in this process."""
 
     def __init__(
         self,
@@ -63,6 +69,7 @@ class TensorRtInstance(BaseInstance):
         self._contexts = contexts
         self._cuda = cuda
         self._name = name
+        self.healthy = True
         self._batching = config.max_batch_size > 0
         cut = {each for output in config.batch_outputs for each in output.targets}
         self._outputs = plan.outputs
@@ -101,6 +108,8 @@ class TensorRtInstance(BaseInstance):
 
     def execute(self, batch: Batch, responses: Responses) -> None:
         """Raises Internal with the runtime's words or where a shape does not fit, Invalid if no profile fits."""
+        if not self.healthy:
+            raise Internal(DEVICE_FAILED)
         arrays = batch.arrays()
         rows = sum([each.batch_size for each in batch.requests])
         asked = frozenset().union(*[each.outputs for each in batch.requests])
@@ -109,12 +118,20 @@ class TensorRtInstance(BaseInstance):
             try:
                 outputs = self._run(given, [tensor for tensor in self._outputs if tensor.name in asked])
             except Exception:
-                self._cuda.wait(self._stream)  # copies that were started still use the buffers
+                self._finish()
                 raise
         for name, array in outputs.items():
             if name in self._by_rows and array.shape[:1] != (rows,):
                 raise wrong_rows(self._config.name, name, array.shape, rows)
         responses.scatter(outputs)
+
+    def _finish(self) -> None:
+        """Waits after an error: copies that were started still use the buffers."""
+        try:
+            self._cuda.wait(self._stream)
+        except Internal as error:  # the driver repeats an error that cannot be undone
+            self.healthy = False
+            log.error("instance '%s': %s: %s", self._name, DEVICE_FAILED, error)
 
     def _given(self, arrays: Arrays, rows: int) -> Arrays:
         """The inputs as the plan takes them: a shape tensor is one for the whole batch, and begins with its rows
@@ -201,11 +218,15 @@ class TensorRtInstance(BaseInstance):
             raise Internal(f"TensorRT: {what} failed for {self._name}; the log of the server has the reason")
 
     def close(self) -> None:
+        if self.healthy:
+            self._release()
+        self._graphs.clear()
+        self._buffers.clear()
+
+    def _release(self) -> None:
         with self._cuda.current():
             for graph in self._graphs.values():
                 self._cuda.end_graph(graph)
             for buffer in self._buffers.values():
                 buffer.free()
             self._cuda.end_stream(self._stream)
-        self._graphs.clear()
-        self._buffers.clear()

@@ -36,10 +36,10 @@ def number(value: int) -> list[Tensor]:
 
 
 class OddInstance:
-    healthy = True
-
-    def __init__(self, place: InstancePlace) -> None:
+    def __init__(self, place: InstancePlace, config: ModelConfig) -> None:
         self._place = place
+        self._config = config
+        self.healthy = True
 
     def execute(self, batch: Batch, responses: Responses) -> None:
         order = array_of(batch.requests[0].request.inputs["ORDER"]).reshape(-1)[0].decode()
@@ -47,6 +47,10 @@ class OddInstance:
 
     def ends(self, batch: Batch, responses: Responses) -> None:
         os.kill(os.getpid(), 9)
+
+    def breaks(self, batch: Batch, responses: Responses) -> None:
+        self.healthy = False
+        responses.send(0, [text("broken")])
 
     def hangs(self, batch: Batch, responses: Responses) -> None:
         threading.Event().wait()
@@ -61,7 +65,8 @@ class OddInstance:
 
     def shows(self, batch: Batch, responses: Responses) -> None:
         devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-        responses.send(0, [text(f"{devices} {self._place.device_id} {self._place.name}")])
+        gpus = [list(group.gpus) for group in self._config.instance_groups]
+        responses.send(0, [text(f"{devices} {self._place.device_id} {gpus} {self._place.name}")])
 
     def cores(self, batch: Batch, responses: Responses) -> None:
         responses.send(0, [text(str(sorted(self._place.host.cores or ())))])
@@ -114,7 +119,7 @@ class OddModel:
             os._exit(3)
         if self._config.parameters.get("FAIL"):
             raise Damaged(self._config.parameters["FAIL"]).blaming(Cause.FILE)
-        return OddInstance(place)
+        return OddInstance(place, self._config)
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -20,7 +20,7 @@ from halimede.backends.creation import create_backend
 from halimede.backends.registry import traits_of
 from halimede.backends.traits import DeviceKind, Traits
 from halimede.cli.log_lines import TritonFormatter
-from halimede.config.model_config import InstanceKind, ModelConfig
+from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig
 from halimede.errors import ADVICE, Cause, Internal, Invalid, Unsupported
 from halimede.platform.hosts import HostPolicy
 from halimede.platform.processes import ends_within
@@ -191,6 +191,15 @@ def test_death_of_a_child_fails_its_batch_and_brings_another_one(rig: ChildRig, 
     assert said(rig.run(odd, order("shows"))).endswith("m_0_0")
 
 
+def test_instance_that_is_broken_for_good_ends_its_child(rig: ChildRig, odd: Any) -> None:
+    first = odd.pid
+    assert said(rig.run(odd, order("breaks"))) == "broken", "the server has the answer before the process ends"
+    wait_until(rig, lambda: odd.restarts == 1 and odd.healthy)
+    assert odd.pid != first
+    assert ended(first)
+    assert said(rig.run(odd, order("shows"))).endswith("m_0_0")
+
+
 def wait_until(rig: ChildRig, holds: Any) -> None:
     async def look() -> None:
         while not holds():
@@ -326,11 +335,13 @@ def test_reload_leaves_nothing(rig: ChildRig, tmp_path: Path) -> None:
 def test_instance_on_a_gpu_sees_that_one_alone(rig: ChildRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-abc,7")
     found = []
+    groups = (InstanceGroup("m_0", InstanceKind.GPU, gpus=(1,)), InstanceGroup("m_1", InstanceKind.CPU))
+    config = replace(ORDERED, instance_groups=groups)
     for device, kind in ((0, InstanceKind.GPU), (1, InstanceKind.GPU), (0, InstanceKind.CPU)):
-        instance = rig.start(ORDERED, tmp_path, kind=kind, device_id=device)
+        instance = rig.start(config, tmp_path, kind=kind, device_id=device)
         found.append(said(rig.run(instance, order("shows"))))
         instance.close()
-    assert found == ["4 0 m_0_0", "GPU-abc 0 m_0_0", " 0 m_0_0"]
+    assert found == ["4 0 [[0], []] m_0_0", "GPU-abc 0 [[0], []] m_0_0", " 0 [[1], []] m_0_0"]
 
 
 @pytest.mark.parametrize("kind", [InstanceKind.CPU, InstanceKind.GPU])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from halimede.backends.api import ModelFolder
-from halimede.backends.creation import create_backend
+from halimede.backends.creation import create_in_this_process
 from halimede.backends.tensorrt import TRAITS
 from halimede.config import read_override
 from halimede.config.model_config import InstanceKind, ModelConfig
@@ -85,7 +85,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setitem(sys.modules, "tensorrt", standin)
     before = [name for name in sys.modules if name.startswith("halimede.backends.tensorrt.")]
     with idle_loop() as loop:
-        backend = create_backend(TRAITS, context(loop))
+        backend = create_in_this_process(TRAITS, context(loop))
         monkeypatch.setattr("halimede.backends.tensorrt.backend.cuda_on", lambda device: CUDA)
         made = Bench(backend, tmp_path)
         yield made
@@ -100,7 +100,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 def test_missing_runtime_names_the_extra() -> None:
     with idle_loop() as loop, pytest.raises(Unavailable, match=r"pip install 'halimede\[tensorrt\]'"):
-        create_backend(TRAITS, context(loop))
+        create_in_this_process(TRAITS, context(loop))
 
 
 @pytest.mark.rows("BR1")
@@ -383,6 +383,6 @@ def test_plugin_that_cannot_be_loaded_is_only_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bench: Bench
 ) -> None:
     with idle_loop() as loop:
-        made = create_backend(TRAITS, context(loop, {"plugins": "/nowhere/a.so", "version-compatible": "true"}))
+        made = create_in_this_process(TRAITS, context(loop, {"plugins": "/nowhere/a.so", "version-compatible": "true"}))
     assert "plugin '/nowhere/a.so' of TensorRT cannot be loaded" in caplog.text
     assert made._runtime.engine_host_code_allowed  # type: ignore[attr-defined]
