@@ -56,7 +56,9 @@ def scalar(path: Path) -> None:
     save(export(scripts.Sum(), (torch.zeros(2),)), path)
 
 
-def compiled(path: Path) -> None:
-    """`named` as an AOTInductor package. Takes half a minute, and needs a C++ compiler."""
-    program = export(Named().eval(), (torch.zeros(2, 4),), dynamic_shapes={"X": {0: BATCH}})
+def compiled(path: Path, device: str = "cpu") -> torch.nn.Module:
+    """`named` as an AOTInductor package for a device, and its module. Takes half a minute, and needs a C++ compiler."""
+    module = Named().eval().to(device)
+    program = export(module, (torch.zeros(2, 4, device=device),), dynamic_shapes={"X": {0: BATCH}})
     torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+    return module

@@ -189,6 +189,33 @@ class Heavy(torch.nn.Module):
         return INPUT0 + self.weights[0] - 1
 
 
+class Roomy(torch.nn.Module):
+    """Takes a gigabyte for a moment, and answers with its input."""
+
+    def forward(self, INPUT0: Tensor) -> Tensor:  # noqa: N803
+        room = torch.ones(1 << 28, device=INPUT0.device)
+        return INPUT0 + (room[0] - room[-1])
+
+
+class LookUp(torch.nn.Module):
+    """Numbers of a table of four, for their indices. Another index is an error: on a GPU one that breaks it. With
+    `waits` the module itself waits for the GPU, and so sees the error."""
+
+    table: Tensor
+    waits: bool
+
+    def __init__(self, waits: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(10.0, 14.0))
+        self.waits = waits
+
+    def forward(self, INPUT0: Tensor) -> Tensor:  # noqa: N803
+        found = self.table[INPUT0.to(torch.int64)]
+        if self.waits and bool((found < 0).any()):
+            return INPUT0
+        return found
+
+
 class OnItsDevice(torch.nn.Module):
     """A module of KIND_MODEL: it takes its inputs from the CPU to its own device, and answers from there."""
 
