@@ -18,7 +18,7 @@ from halimede.config.compiling import compile_config
 from halimede.config.completion import fill_defaults
 from halimede.config.draft import Draft
 from halimede.config.files import read_whole
-from halimede.config.identify import complete_backend
+from halimede.config.identify import complete_backend, misplaced
 from halimede.config.model_config import ModelConfig
 from halimede.config.states import state_problems
 from halimede.errors import Error, Invalid
@@ -148,7 +148,7 @@ def _review(message: messages.Message, folder: Path, strict: bool, reviewed: Rev
         is_known = True
     except Invalid as error:
         is_known = False
-        reviewed.add([("no-backend", str(error))])
+        reviewed.problems.append(reviewed.problem("no-backend", str(error), misplaced(folder)))
     # The rules ask the configuration as a load completes it.
     fill_defaults(message)
     found = [("configuration", text) for text in until_it_breaks(config_problems(message))]

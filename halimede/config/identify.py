@@ -91,11 +91,30 @@ def _complete_custom(message: Message, folder: Path) -> None:
         error.advice = (
             f"'{folder.parent}' looks like a model, and a repository is the directory around its models"
             if model.isdecimal()
-            else f"its configuration names no backend, and there is neither a {_usual_names()}"
+            else misplaced(folder) or f"its configuration names no backend, and there is neither a {_usual_names()}"
         )
         raise error
     message.backend = backend
     message.default_model_filename = f"model.{backend}"
+
+
+def misplaced(folder: Path) -> str:
+    """What to do with the only file of a model that could be its own, if it has another name or place; else empty."""
+    versions = sorted(entry.path for entry in entries_of(str(folder)) if leads_to_directory(entry))
+    version = Path(versions[0]) if versions else folder / "1"
+    moves = [
+        f"move '{entry.path}' to '{version / each.filename}'"
+        for place in (str(folder), *versions[:1])
+        for entry in entries_of(place)
+        for _, each in usual_files()
+        if not leads_to_directory(entry) and _is_of_format(entry.name, each.filename)
+    ]
+    return moves[0] if len(moves) == 1 else ""
+
+
+def _is_of_format(name: str, usual: str) -> bool:
+    ending = Path(usual).suffix
+    return name == usual or (ending not in ("", ".json") and name.endswith(ending))  # other files are JSON, too
 
 
 def _usual_names() -> str:

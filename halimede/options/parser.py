@@ -134,7 +134,8 @@ def _scan(args: Sequence[str]) -> Iterator[tuple[Flag, str]]:
         else:
             others.append(word)
     if others:
-        raise Invalid(f"Unexpected argument: {others[0]}\nFlags are written --flag=value or --flag value.")
+        example = "" if others[0].startswith("-") else f", such as --model-repository={others[0]}"
+        raise Invalid(f"Unexpected argument: {others[0]}\nFlags are written --flag=value or --flag value{example}.")
 
 
 def _read_flag(word: str, following: Iterator[str]) -> tuple[Flag, str]:

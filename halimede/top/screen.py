@@ -100,7 +100,7 @@ def screen(url: str, snapshot: Snapshot, models: Sequence[ModelRates], width: in
 
 def _head(url: str, snapshot: Snapshot, models: Sequence[ModelRates]) -> Text:
     head = Text.assemble((snapshot.server, "bold"), f" {snapshot.version}  {url}  ")
-    head.append(f"{len(models)} models  ")
+    head.append(f"{len(models)} model{'' if len(models) == 1 else 's'}  ")
     head.append_text(_number(sum(model.requests for model in models), style="bold")).append(" req/s  ")
     machine = snapshot.machine
     if machine.cpu is not None:

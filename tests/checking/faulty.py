@@ -193,6 +193,15 @@ FAULTS = (
         "unable to find backend library",
         'backend: "onnxruntime"',
     ),
+    Fault(
+        "misplaced",
+        _IO,
+        "no-backend",
+        0,
+        "Could not determine backend",
+        "move '",
+        files={"1/mine.onnx": _MODEL["1/model.onnx"]},
+    ),
     Fault("nobody_knows", _IO, "no-backend", 0, "Could not determine backend", 'backend: "python"', files={"1/x": b""}),
     Fault("other_input", _onnx(io=_IO.replace('"x"', '"z"')), "model-file", 2, "unexpected inference input 'z'", "x"),
     Fault(

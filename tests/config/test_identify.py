@@ -91,6 +91,30 @@ def test_custom_backend_from_the_models_name(tmp_path: Path, files: tuple[str, .
     assert found(folder_of(tmp_path, "big.identity", None, files)) == ("identity", "", "model.identity")
 
 
+@pytest.mark.parametrize(
+    ("files", "move"),
+    [
+        (("model.onnx",), ("model.onnx", "1/model.onnx")),
+        (("add.onnx", "labels.txt"), ("add.onnx", "1/model.onnx")),
+        (("1/resnet50.onnx", "1/notes.txt"), ("1/resnet50.onnx", "1/model.onnx")),
+        (("2/", "net.pt"), ("net.pt", "2/model.pt")),
+        (("1/a.onnx", "1/b.onnx"), None),
+        (("1/a.onnx", "1/helper.py"), None),
+        (("1/labels.json",), None),
+    ],
+)
+def test_file_with_another_name_or_place_is_named(
+    tmp_path: Path, files: tuple[str, ...], move: tuple[str, str] | None
+) -> None:
+    folder = folder_of(tmp_path, "m", TENSORS, files)
+    with pytest.raises(Invalid) as caught:
+        config.read(folder)
+    if move is None:
+        assert caught.value.advice.startswith("its configuration names no backend, and there is neither a ")
+    else:
+        assert caught.value.advice == f"move '{folder / move[0]}' to '{folder / move[1]}'"
+
+
 def test_model_without_any_sign_of_a_backend_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Invalid) as caught:
         config.read(folder_of(tmp_path, "m", TENSORS))

@@ -284,7 +284,10 @@ def test_disabled_completion_overrides_strict_model_config() -> None:
             "'--log-error' '--log-format' '--log-file'",
         ),
         (["--bogus=1"], "unrecognized option '--bogus=1'"),
-        (["pos", "--id=x"], "Unexpected argument: pos\nFlags are written --flag=value or --flag value."),
+        (
+            ["pos", "--id=x"],
+            "Unexpected argument: pos\nFlags are written --flag=value or --flag value, such as --model-repository=pos.",
+        ),
         (["--", "--id=x"], "Unexpected argument: --id=x\nFlags are written --flag=value or --flag value."),
         (["-q"], "invalid option -- 'q'"),
         (
