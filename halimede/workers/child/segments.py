@@ -135,7 +135,11 @@ class SegmentWriter:
             self.forgotten.append(self._free.popleft().number)
 
     def close(self) -> None:
+        """Unmaps the segments, except those that a frame still refers to. Whoever still refers to this object may do so
+        until the next garbage collection."""
         self._socket.close()
+        self._free.clear()
+        self._used.clear()
 
 
 class SegmentReader:
@@ -190,7 +194,9 @@ class SegmentReader:
         self._known[number] = _checked(number, descriptors[0])
 
     def close(self) -> None:
+        """Unmaps the segments without a view. The others go with their last view."""
         self._socket.close()
+        self._known.clear()
 
 
 def _checked(number: int, descriptor: int) -> Segment:

@@ -344,8 +344,9 @@ class Worker:
         if self.worker_poller is not None:
             self.worker_poller.forget(descriptor)
         self._socket.close()
-        if self.segments is not None:
-            self.segments.close()
+        for side in (self.segments, self._received_segments):
+            if side is not None:
+                side.close()
         self._unsent = []
 
     def _is_log(self, frame: frames.Frame) -> bool:

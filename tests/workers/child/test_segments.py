@@ -114,6 +114,21 @@ def test_segments_that_nobody_needs_are_given_back(ends: Ends) -> None:
     assert len(ends.reader._known) == FREE_SEGMENTS
 
 
+def test_both_ends_give_their_segments_back_when_they_are_closed(ends: Ends) -> None:
+    """At once, while both objects exist: what refers to a dead worker may live until the next garbage collection. A
+    view keeps its own segment."""
+    before = open_descriptors()
+    view = np.frombuffer(ends.sent(some(LEAST_BYTES).data)[0].tensor()[3], np.uint8)
+    ends.sent(some(LEAST_BYTES, 1).data)
+    assert open_descriptors() == before + 4
+    ends.writer.close()
+    ends.reader.close()
+    assert open_descriptors() == before - 2 + 1
+    assert view.tolist() == some(LEAST_BYTES).tolist()
+    del view
+    assert open_descriptors() == before - 2
+
+
 def test_frames_carry_their_tensors_if_too_many_segments_are_in_use(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
