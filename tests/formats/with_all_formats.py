@@ -246,7 +246,7 @@ def test_strings_are_equal(served: Serving, over: Any, form: str) -> None:
     assert ask(served, over, "text", form).reshape(-1).tolist() == given.reshape(-1).tolist()
 
 
-_TEXTS = ("--input", "ids:INT64[-1,-1]", "--input", "mask:INT64[-1,-1]")
+_TEXTS = ("--input", "input_ids:INT64[-1,-1]", "--input", "attention_mask:INT64[-1,-1]")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,6 @@ _TEXTS = ("--input", "ids:INT64[-1,-1]", "--input", "mask:INT64[-1,-1]")
         ("digits.tflite", ()),
         ("minilm.onnx", ()),
         ("minilm.pt", _TEXTS),
-        ("minilm.savedmodel", ("--environment", str(TENSORFLOW))),
     ],
 )
 def test_conversion_to_ir(built: Path, tmp_path: Path, source: str, words: tuple[str, ...]) -> None:
