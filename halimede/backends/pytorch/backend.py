@@ -19,6 +19,7 @@ from halimede.backends.pytorch.models import ScriptSource, Source, TorchModel, m
 from halimede.backends.pytorch.module import ModuleSource
 from halimede.backends.pytorch.package import PackageSource
 from halimede.backends.pytorch.parameters import Options, options_of
+from halimede.backends.pytorch.passing import in_passing_thread
 from halimede.backends.pytorch.probe import probe_script
 from halimede.backends.pytorch.program import Program, ProgramSource
 from halimede.backends.pytorch.script import describe_script, find_file, refusal_of
@@ -55,7 +56,8 @@ class PyTorchBackend(BaseBackend):
             if asked.value("platform") == PT2:
                 program = self._program(folder, filename, name)
                 return None if program is None else program.describe(filename or PT2_FILE)
-            described = describe_script(find_file(folder, filename, name), name)
+            path = find_file(folder, filename, name)
+            described = in_passing_thread(lambda: describe_script(path, name))
             if described is not None:
                 return described
         log.info("skipping model configuration auto-complete for '%s': not supported for pytorch backend", name)
@@ -106,7 +108,8 @@ class PyTorchBackend(BaseBackend):
             return model_of(config, options, ModuleSource(config, folder, self._pickles), inline_safe=False)
         self._share_threads(config, options)
         source = self._pt2(config, folder) if config.platform == PT2 else ScriptSource(config, folder)
-        opened = model_of(config, options, source, inline_safe=not isinstance(source, PackageSource))
+        quick = not isinstance(source, PackageSource)
+        opened = in_passing_thread(lambda: model_of(config, options, source, inline_safe=quick))
         _log_options(config.name, options)
         return opened
 

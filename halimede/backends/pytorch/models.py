@@ -15,6 +15,7 @@ from halimede.backends.pytorch.device import TorchDevice
 from halimede.backends.pytorch.device_instance import DeviceInstance
 from halimede.backends.pytorch.instance import HostInstance
 from halimede.backends.pytorch.parameters import Options
+from halimede.backends.pytorch.passing import in_passing_thread
 from halimede.backends.pytorch.running import Loaded, Runner
 from halimede.backends.pytorch.script import ScriptFile, arguments_of, find_file
 from halimede.backends.pytorch.texts import ScriptTexts, Texts
@@ -91,7 +92,7 @@ class TorchModel(BaseModel):
         if self._first is not None and self._first[0] == device:
             loaded, self._first = self._first[1], None
         else:
-            loaded = self._source.load(device)
+            loaded = in_passing_thread(lambda: self._source.load(device))
         share = self._options.share
         if share or (share is None and not loaded.effects.keeps_state):
             self._shared[device] = loaded
