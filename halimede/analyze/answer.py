@@ -37,16 +37,14 @@ class Answer:
 
 
 def answer_of(record: Record, cores: int) -> Answer | None:
-    """None if nothing was measured. Measurements that were repeated for longer count, if there are any. Of several
-    configurations that are equally good, the one that changes least is the answer."""
-    final = [each for each in record.measurements if each.candidate.is_final] or record.measurements
-    best = record.goal.best(final)
+    """None if nothing was measured. Of several configurations that are equally good, the one that changes least is the
+    answer."""
+    settled = record.settled()
+    best = record.goal.best(settled)
     if best is None:
         return None
-    default = record.goal.best([each for each in final if not each.candidate.setup])
-    if default is None:
-        default = record.goal.best([each for each in record.measurements if not each.candidate.setup])
-    equal = [each for each in final if record.goal.compare(best, each) <= SAME and record.goal.satisfies(each)]
+    default = record.goal.best([each for each in settled if not each.candidate.setup])
+    equal = [each for each in settled if record.goal.compare(best, each) <= SAME and record.goal.satisfies(each)]
     if equal and record.goal.satisfies(best):
         best = min(equal, key=lambda each: (_size(record, each), -each.throughput))
     return Answer(record, best, default, cores)

@@ -32,6 +32,11 @@ class Record:
     def find(self, candidate: Candidate) -> Measurement | None:
         return next((each for each in self.measurements if each.candidate == candidate), None)
 
+    def settled(self) -> list[Measurement]:
+        """What counts in the end: the final measurements of each configuration, or all if it has none."""
+        repeated = {each.candidate.setup for each in self.measurements if each.candidate.is_final}
+        return [each for each in self.measurements if each.candidate.is_final or each.candidate.setup not in repeated]
+
 
 class Checkpoints:
     """The folder. `records` are those of its highest file, by model."""

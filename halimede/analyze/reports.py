@@ -38,9 +38,9 @@ def table_of(rows: Sequence[Row], columns: Sequence[str]) -> list[list[str]]:
 
 
 def _best_rows(record: Record, count: int) -> list[Row]:
-    final = [each for each in record.measurements if each.candidate.is_final] or record.measurements
-    best = record.goal.top(final, count)
-    default = record.goal.best([each for each in record.measurements if not each.candidate.setup])
+    settled = record.settled()
+    best = record.goal.top(settled, count)
+    default = record.goal.best([each for each in settled if not each.candidate.setup])
     if default is not None and all(each.candidate.setup for each in best):
         best.append(default)
     return [Row(record, each) for each in best]

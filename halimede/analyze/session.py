@@ -23,6 +23,8 @@ from halimede.errors import Invalid
 SURE_IN_THE_END = 0.01
 LONGER = 1.25
 """The best candidates are measured twice, each time for longer by this factor."""
+CLEARLY = 0.1
+"""The best one is not in doubt against a candidate that is worse by this share."""
 SHARPER = 0.85
 """A final measurement that breaks a constraint is repeated with this share of the load."""
 TRIES = 3
@@ -185,7 +187,8 @@ class Session:
         return "best" if self._own.goal.best(self.record.measurements) is found else ""
 
     def _measure_finals(self, plan: Plan) -> None:
-        """Measures the best of the best configurations again, and of the one as it is, in turn and for longer."""
+        """Measures the best of the best configurations again, and the one as it is, in turn and for longer. What is
+        clearly worse than the best needs no second look."""
         if self._interrupt.count or plan.loads:
             return
         tentative = [each for each in self.record.measurements if not each.candidate.is_final]
@@ -193,6 +196,7 @@ class Session:
         default = self._own.goal.best([each for each in tentative if not each.candidate.setup])
         if default is not None and default not in chosen:
             chosen.append(default)
+        chosen = [each for each in chosen if self._own.goal.compare(chosen[0], each) < CLEARLY]
         before = list(self.record.measurements)
         finals = [final for each in chosen if (final := self._measure_final(each)) is not None]
         finals = [each for each in finals if each not in before]

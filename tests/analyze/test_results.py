@@ -165,6 +165,13 @@ def test_final_measurements_decide() -> None:
     assert found.default.throughput == 100
 
 
+def test_configuration_without_a_final_measurement_counts_as_it_was_measured() -> None:
+    found = answered(measured((), 1, 50, 1), measured(BIG, 1, 900, 1), measured(BIG, 1, 200, 1, final=True))
+    assert found.best.throughput == 200
+    assert found.default is not None
+    assert found.default.throughput == 50
+
+
 def test_of_equal_configurations_the_one_that_takes_least_is_the_answer() -> None:
     assert (
         answered(measured(TWO, 1, 102, 1), measured(BIG, 1, 100, 1), measured((), 1, 50, 1)).best.candidate.setup == BIG

@@ -113,6 +113,15 @@ def test_configuration_that_the_server_refuses_ends_its_climb() -> None:
     assert all(each.candidate.setup == () or "16" not in each.candidate.setup[0].changes for each in found)
 
 
+def test_adaptive_search_does_not_halve_loads_that_cannot_serve_more() -> None:
+    """One request at a time: two clients are served as fast as one, and wait twice as long."""
+    server = Simulated(base=0.02, each=0.0, config={**CONFIG, "max_batch_size": 0})
+    bounds = Bounds(min_instances=1, max_instances=1)
+    server.run(adaptive(plan_of(server, Goal(constraints={"perf_latency_p99": Limits(most=200.0)}), bounds)))
+    loads = {each.load.value for each in server.asked}
+    assert loads == {1, 2, 4, 8}
+
+
 def test_adaptive_search_does_not_add_instances_to_idle_ones() -> None:
     server = Simulated(base=0.0001, each=0.0, overhead=0.01)
     server.run(adaptive(plan_of(server, bounds=Bounds(max_concurrency=16))))

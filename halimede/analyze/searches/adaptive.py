@@ -29,6 +29,8 @@ PATIENCE = 3
 """Steps without a gain that do not end the climb of the configuration as it is."""
 HALVINGS = 2
 """Steps towards the highest load that meets the constraints, for each configuration."""
+LAST_HALVINGS = 2
+"""Such steps for the two best configurations at the end."""
 MOST_SETUPS = 200
 """Configurations after which the walk ends in any case."""
 
@@ -72,7 +74,8 @@ class _Walk:
         found = [each for seen in self._seen.values() if seen is not None for each in seen.all]
         for best in self._goal.top(found, 2):
             own = [each for each in found if each.candidate.setup == best.candidate.setup]
-            yield from refine(self._plan, own)
+            if self._may_gain(own):
+                yield from refine(self._plan, own, LAST_HALVINGS)
 
     def _step(self, home: Point) -> Generator[Candidate, Measurement | None, Point | None]:
         """Looks at the neighbours of a point. Returns the first that is better, after going on in its direction."""
@@ -215,8 +218,19 @@ class _Walk:
         is_declining = heaviest.throughput < first.throughput * (1 - SAME) or not self._counts_throughput
         if len(found) <= 2 and (is_declining or not self._goal.satisfies(first)):
             yield from self._go(setup, first, 0.5, found)
-        found += yield from refine(self._plan, found, HALVINGS)
+        if self._may_gain(found):
+            found += yield from refine(self._plan, found, HALVINGS)
         return found
+
+    def _may_gain(self, found: list[Measurement]) -> bool:
+        """Whether loads between the highest that meets the constraints and the next, which does not, may serve more. If
+        the higher one serves no more, requests only wait longer; nor does it help to come near to another
+        configuration."""
+        if not self._counts_throughput:
+            return True
+        good = max((each.throughput for each in found if self._goal.satisfies(each)), default=0.0)
+        most = max(each.throughput for each in found)
+        return most > good * (1 + SAME) and most > self._best_throughput() * (1 + SAME)
 
     def _go(self, setup: Setup, first: Measurement, factor: float, found: list[Measurement]) -> Climb:
         """Multiplies the load as long as that is better. For the configuration as it is, some steps that gain nothing
