@@ -229,13 +229,17 @@ def _summary(migration: Migration, width: int) -> list[str]:
     bad = [f"{count} {word}" for word, count in words.most_common() if word not in _PHRASES]
     told = []
     if total == served == 1 and good:
-        told.append(f"The model serves {good[0][1].replace('they are', 'it is')}.")
+        told.append(f"The model serves {_of_one(good[0][1])}.")
     elif good:
-        counts = ", ".join(f"{count} {phrase}" for count, phrase in good)
+        counts = ", ".join(f"{count} {_of_one(phrase) if count == 1 else phrase}" for count, phrase in good)
         told.append(f"{served} of {total} models {'serves' if served == 1 else 'serve'}: {counts}.")
     if bad:
         told.append(f"Not yet: {', '.join(bad)}. `halimede check` has each problem with its line.")
     return [line for each in told for line in textwrap.wrap(each, width, break_on_hyphens=False)]
+
+
+def _of_one(phrase: str) -> str:
+    return phrase.replace("they are", "it is")
 
 
 def _commands(migration: Migration) -> Iterator[str]:

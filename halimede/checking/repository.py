@@ -4,8 +4,9 @@ Any thread; blocks.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 from halimede.backends.api import Severity
@@ -130,7 +131,7 @@ def _review_ensembles(models: Sequence[ModelReview], by_name: Mapping[str, Seque
             model = ensembles[key]
             model.add("ensemble", f"circular dependency between ensembles: {way}", model.place)
         else:
-            _review_ensemble(ensembles[key], _members(ensembles[key], by_name))
+            _review_ensemble(ensembles[key], _members(ensembles[key], by_name), by_name)
 
 
 def _members(ensemble: ModelReview, by_name: Mapping[str, Sequence[ModelReview]]) -> dict[str, ModelReview]:
@@ -147,14 +148,21 @@ def _members(ensemble: ModelReview, by_name: Mapping[str, Sequence[ModelReview]]
     return chosen
 
 
-def _review_ensemble(ensemble: ModelReview, chosen: Mapping[str, ModelReview]) -> None:
+def _nearest(unknown: Sequence[str], known: Collection[str]) -> str:
+    """The models that misspelt members probably are; empty if nothing is near."""
+    near = [get_close_matches(name, known, 1, cutoff=0.75) for name in unknown]
+    return ", ".join(f'model_name: "{found[0]}"' for found in near if found)
+
+
+def _review_ensemble(ensemble: ModelReview, chosen: Mapping[str, ModelReview], known: Collection[str]) -> None:
     config, name = ensemble.config, ensemble.found.name
     assert config is not None
     assert config.ensemble is not None
     unknown = [member for member in members_of(config.ensemble) if member not in chosen]
     if unknown:
         paths = ", ".join(str(ensemble.found.folder.parent / each) for each in unknown)
-        ensemble.add("ensemble", str(missing(name, unknown)), ensemble.place, missing=paths)
+        text, instead = str(missing(name, unknown)), _nearest(unknown, set(known) - {name})
+        ensemble.add("ensemble", text, ensemble.place, instead=instead, missing=paths)
     for step in steps_of(config):
         if step.model in chosen:
             _review_member(ensemble, step.model, step.version, chosen[step.model])

@@ -92,7 +92,7 @@ slow      onnxruntime  serves after     --gpu-fallback=cpu
 text      python       serves after     pip no-such
 whole     ensemble     member missing   member engine
 
-4 of 7 models serve: 1 as they are, 3 after the commands below.
+4 of 7 models serve: 1 as it is, 3 after the commands below.
 Not yet: 1 file missing, 1 no backend here, 1 member missing. `halimede check`
 has each problem with its line.
 

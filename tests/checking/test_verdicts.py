@@ -337,6 +337,17 @@ def test_broken_member_does_not_hide_the_mistakes_of_its_ensemble(tmp_path: Path
     assert verdict_of(model).text.endswith("model good, and 'bad' cannot serve")
 
 
+@pytest.mark.parametrize(
+    ("member", "instead"),
+    [("doubel", 'model_name: "double"'), ("other", "the name of a model in the same repository")],
+)
+def test_model_that_a_misspelt_member_probably_is(tmp_path: Path, member: str, instead: str) -> None:
+    write(tmp_path, "double", _ONNX, model_onnx=identity("FP32", [4]))
+    write(tmp_path, "doubel_twice", ensemble("double", member), keep="")
+    [model] = [each for each in check([str(tmp_path)], ServerOptions()).models if each.name == "doubel_twice"]
+    assert [problem.instead for problem in model.problems] == [instead]
+
+
 def test_wrong_ensemble_does_not_hide_its_broken_member(tmp_path: Path) -> None:
     write(tmp_path, "good", _ONNX, model_onnx=identity("FP32", [4]))
     write(tmp_path, "bad", 'backend: "onnxruntime"')
