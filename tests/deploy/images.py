@@ -6,6 +6,7 @@ Needs root. Nothing of the machine's own images is read or changed.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +59,11 @@ class Buildah:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
         return done.stdout.strip()
+
+    def remove(self) -> None:
+        """Removes all images and containers, some gigabytes. The storage is a mount, and each container one in it."""
+        subprocess.run(["umount", "--recursive", self.folder / "storage" / "overlay"], check=False)
+        shutil.rmtree(self.folder)
 
     def make_base(self, name: str) -> None:
         """Makes the image `NAME-base` of the root file system that `deploy/base NAME` writes."""

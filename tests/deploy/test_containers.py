@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,16 @@ COMPOSE = ROOT / "deploy" / "compose"
 
 
 @pytest.fixture(scope="module")
-def buildah(tmp_path_factory: pytest.TempPathFactory) -> Buildah:
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
     if os.geteuid() != 0 or not all(map(shutil.which, ("buildah", "mmdebstrap"))):
         pytest.skip("needs root, buildah and mmdebstrap")
     made = Buildah(tmp_path_factory.mktemp("images"))
-    for name in ("run", "build"):
-        made.make_base(name)
-    return made
+    try:
+        for name in ("run", "build"):
+            made.make_base(name)
+        yield made
+    finally:
+        made.remove()
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +131,7 @@ def test_compose_prints_the_containerfile_with_what_was_asked_for() -> None:
     assert changed == {"ARG EXTRAS=onnx,gpu", "ARG BASE=b:1", "ARG BUILD_BASE=c:2"}
     done = subprocess.run([sys.executable, COMPOSE, "onyx"], capture_output=True, text=True, timeout=COMMAND_SECONDS)
     assert done.returncode == 2
-    assert "there is no extra 'onyx'; there are cloud, completion, dali, " in done.stderr
+    assert "there is no extra 'onyx'; there are analyze, cloud, completion, dali, " in done.stderr
 
 
 def test_extras_of_the_full_image_exist() -> None:
