@@ -1,29 +1,22 @@
 """`halimede perf` beside the real perf_analyzer: equal words, columns and statuses, whichever server answers."""
 
-import csv
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.conformance import servers, test_perf_analyzer
-from tests.conformance.pairs import pair_of
+from tests.conformance import load_runs, servers
+from tests.conformance.load_runs import BENCH, COUNT, REAL, REFUSED, SECONDS, SERVED, run
 from tests.conformance.runner import Pair
-from tests.conformance.servers import Server
-from tests.conformance.test_perf_analyzer import BENCH, COUNT, DATA, FLAGS, REFUSED, SERVED, TRIES
 
 pytestmark = pytest.mark.perf
 
-SECONDS = 30.0
-REAL = (str(servers.ORACLE), "perf")
 OURS = (sys.executable, "-m", "halimede", "perf")
-MODELS = test_perf_analyzer.MODELS | {"floor": BENCH / "floor", "failing": servers.MODELS / "raises"}
+MODELS = load_runs.MODELS | {"floor": BENCH / "floor", "failing": servers.MODELS / "raises"}
 
 WRONG = (
     "-m x -b 0",
@@ -84,71 +77,15 @@ LEVELS = (
 """Searches and windows. Their texts are equal, except for what depends on chance."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
-    status: int
-    said: tuple[str, ...]
-    complained: tuple[str, ...]
-    table: tuple[Mapping[str, str], ...]
-
-
 @pytest.fixture(scope="module")
 def both(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    folder = tmp_path_factory.mktemp("perf")
-    for name, model in MODELS.items():
-        servers.copy_models(folder / "models" / name, model)
-    with pair_of(folder / "models", folder, *FLAGS) as started:
+    with load_runs.serving(tmp_path_factory.mktemp("perf"), MODELS) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    folder = tmp_path_factory.mktemp("data")
-    files = {name: folder / f"{name}.json" for name in DATA}
-    for name, file in files.items():
-        file.write_text(json.dumps(DATA[name]))
-    return files
-
-
-def _run(
-    tool: Sequence[str], server: Server, case: str, data: Mapping[str, Path], table: Path, more: Sequence[str]
-) -> Ran:
-    protocol, *words = case.format(metrics=f"127.0.0.1:{server.metrics}/metrics", **data).split()
-    port = server.http if protocol == "http" else server.grpc
-    command = [*tool, "-i", protocol, "-u", f"127.0.0.1:{port}", "-f", str(table), *words, *more]
-    for _ in range(TRIES if tool is REAL else 1):
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-            break
-        except subprocess.TimeoutExpired:
-            continue  # the real one hangs now and then, with either server
-    else:
-        pytest.fail(f"{case} hangs")
-    rows: Sequence[Mapping[str, str]] = ()
-    if table.exists():
-        with table.open(newline="") as lines:
-            rows = tuple(csv.DictReader(lines))
-    return Ran(done.returncode, tuple(_words(done.stdout)), tuple(_words(done.stderr)), tuple(rows))
-
-
-_BY_CHANCE = (
-    "Server average accounted time was larger",
-    "    Avg send request rate",
-    "    [WARNING] Perf Analyzer was not able to keep up",
-    "[WARNING] Perf Analyzer is not able to keep up",
-    "WARNING: Pass contained only one request",
-    "Warning: Request latency is not stabilizing",
-    "Thread [N] had error: Output doesn't match expected output",
-)
-
-
-def _words(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        words = re.sub(r"\d+(\.\d+)?(e\+\d+)?", "N", line)
-        # Triton 2.51 writes "seconds" here; later versions "second" (X21).
-        words = words.replace("inference requests per seconds", "inference requests per second")
-        if words.strip() and not words.startswith(_BY_CHANCE):
-            yield words
+    return load_runs.data_files(tmp_path_factory.mktemp("data"))
 
 
 @pytest.mark.rows("X10", "X11", "X17", "X18", "X19", "X20", "X21", "X22", "X23", "X27")
@@ -168,11 +105,11 @@ def _compare(both: Pair, data: Mapping[str, Path], case: str, folder: Path, more
     # Shared memory of the real one has the same names in each run.
     with ThreadPoolExecutor(1 if "--shared-memory" in case else 2) as pool:
         real, on_real, on_ours = pool.map(
-            lambda run: _run(run[0], run[1], case, data, folder / f"{run[2]}.csv", more), runs
+            lambda one: run(one[0], one[1], case, data, folder / f"{one[2]}.csv", more), runs
         )
     for ours in (on_real, on_ours):
         assert ours.said == real.said
-        assert ours.complained == real.complained
+        assert ours.faults == real.faults
         assert (ours.status, real.status) == (0, 0)
         assert [list(row) for row in ours.table] == [list(row) for row in real.table]
         assert all(float(value) >= 0 for row in ours.table for value in row.values() if value)
@@ -185,7 +122,7 @@ def test_periodic_requests_are_those_of_the_real_one(both: Pair, data: Mapping[s
     found = []
     for tool, server, name in ((REAL, both.real, "real"), (OURS, both.ours, "ours")):
         export = tmp_path / f"{name}.json"
-        ran = _run(tool, server, case, data, tmp_path / "none.csv", ("--profile-export-file", str(export)))
+        ran = run(tool, server, case, data, tmp_path / "none.csv", ("--profile-export-file", str(export)))
         (experiment,) = json.loads(export.read_text())["experiments"]
         counts = sorted(len(request["response_timestamps"]) for request in experiment["requests"])
         found.append((ran.status, ran.said, experiment["experiment"], counts))
@@ -196,9 +133,9 @@ def test_periodic_requests_are_those_of_the_real_one(both: Pair, data: Mapping[s
 @pytest.mark.rows("X11", "X25", "X26")
 @pytest.mark.parametrize("case", REFUSED)
 def test_refusal_is_that_of_the_real_one(both: Pair, data: Mapping[str, Path], case: str, tmp_path: Path) -> None:
-    real = _run(REAL, both.real, case, data, tmp_path / "a.csv", COUNT)
-    ours = _run(OURS, both.ours, case, data, tmp_path / "b.csv", COUNT)
-    assert ours.complained == real.complained
+    real = run(REAL, both.real, case, data, tmp_path / "a.csv", COUNT)
+    ours = run(OURS, both.ours, case, data, tmp_path / "b.csv", COUNT)
+    assert ours.faults == real.faults
     assert ours.status == real.status != 0
     # What was measured before the failure is kept, so ours may say more.
     assert ours.said[: len(real.said)] == real.said
