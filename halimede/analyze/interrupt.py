@@ -3,7 +3,6 @@
 """
 
 import os
-from collections.abc import Callable
 from types import FrameType
 
 from halimede.perf import watch
@@ -11,10 +10,6 @@ from halimede.perf import watch
 
 class Interrupt(watch.Interrupt):
     """Counts how often Ctrl-C was pressed. `at_once` runs before the program ends by the third."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        super().__init__(say)
-        self.at_once: Callable[[], None] = lambda: None
 
     def is_set(self) -> bool:
         """Whether to stop during a measurement."""

@@ -6,13 +6,13 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TypeVar
 
 from halimede import __version__
@@ -26,7 +26,8 @@ from halimede.perf.fleet import Fleet
 from halimede.perf.kinds import PAYLOAD, body_encoder, model_of_kind, sessions_of
 from halimede.perf.metrics import MetricsReader
 from halimede.perf.model import Model, model_of
-from halimede.perf.options import GENERIC_ERROR, SUCCESS, Options, Range
+from halimede.perf.options import GENERIC_ERROR, SUCCESS, TRITON, Options, Range
+from halimede.perf.own_server import OwnServer
 from halimede.perf.profiler import Experiment, Failure, Interrupted, Profiler, print_now, rate_of_file
 from halimede.perf.requests import Tensor
 from halimede.perf.results import comparison, document_of, read_document
@@ -92,9 +93,8 @@ def _check_files(options: Options) -> None:
 def _refuse_unserved(options: Options) -> None:
     """Names what perf_analyzer has and this does not serve yet. Raises Stop."""
     unserved = (
-        (options.kind == "triton_c_api", "--service-kind triton_c_api"),
         (options.shared_memory == "cuda", "--shared-memory cuda"),
-        (options.shared_memory != "none" and options.kind != "triton", f"--shared-memory with {options.kind}"),
+        (options.shared_memory != "none" and options.kind not in TRITON, f"--shared-memory with {options.kind}"),
         (options.mpi, "--enable-mpi"),
         (bool(options.tls.https_certificate_type != "PEM" or options.tls.https_key_type != "PEM"), "type DER"),
     )
@@ -114,16 +114,26 @@ class _Run:
     def __init__(self, options: Options, stack: ExitStack) -> None:
         self._options, self._stack = options, stack
         self._rounds: list[list[Level]] = []
+        self._own_server: OwnServer | None = None
+        self._has_lost = False
+        """Whether a file could not be written."""
 
     def all(self) -> int:
         o = self._options
         _refuse_unserved(o)
+        if o.kind == "triton_c_api":
+            own = self._own_server = _try("failed to start the server", partial(OwnServer, o))
+            self._stack.callback(own.stop)
+            _try("failed to load the model", own.load)
+            o = self._options = own.options
         target = _try("failed to create client factory", partial(target_of, o))
         server = self._server(target)
         workload = self._workload(target, server)
         if o.data_paths:
             print_now(_read_text(workload))
         interrupt = Interrupt(print_now)
+        if self._own_server is not None:
+            interrupt.at_once = self._own_server.kill
         watch = Watch(interrupt.is_set, live_stream(o.live), shutil.get_terminal_size().columns)
         if o.session_concurrency:
             return self._converse(workload, interrupt, watch)
@@ -173,7 +183,7 @@ class _Run:
         if failure:
             _warn(failure)
         self._write(profiler, workload.model, workload)
-        return status
+        return GENERIC_ERROR if self._has_lost else status
 
     def _all_rounds(self, profiler: Profiler) -> None:
         o = self._options
@@ -189,7 +199,7 @@ class _Run:
     def _server(self, target: Target) -> Server | None:
         """Whom to ask about the model; None for a service that knows no such questions."""
         o = self._options
-        if o.kind != "triton":
+        if o.kind not in TRITON:
             return None
         asker = self._asker(target)
         return GrpcServer(asker) if o.protocol == "grpc" else HttpServer(asker)
@@ -216,7 +226,7 @@ class _Run:
         if o.export_file:
             bodies = [[[Tensor(PAYLOAD, (1,), sessions.bodies[k])] for k in sorted(sessions.bodies)]]
             self._write_export([experiment], bodies)
-        return SUCCESS
+        return GENERIC_ERROR if self._has_lost else SUCCESS
 
     def _model(self, server: Server) -> Model:
         o = self._options
@@ -292,10 +302,20 @@ class _Run:
         if o.json_file or o.plots:
             self._write_results()
 
+    @contextmanager
+    def _saving(self, name: object) -> Iterator[None]:
+        """Says if a file cannot be written, and goes on with the others."""
+        try:
+            yield
+        except OSError as error:
+            _warn(f"error: cannot write '{name}': {error.strerror}")
+            self._has_lost = True
+
     def _write_export(self, experiments: Sequence[Experiment], tensors: Tensors) -> None:
-        offset = time.time_ns() - time.perf_counter_ns()
+        offset, name = time.time_ns() - time.perf_counter_ns(), self._options.export_file
         document = export_document(experiments, self._options, tensors, offset, __version__)
-        write_json(Path(self._options.export_file), document)
+        with self._saving(name):
+            write_json(Path(name), document)
 
     def _write_results(self) -> None:
         o = self._options
@@ -304,21 +324,23 @@ class _Run:
         if o.json_file == "-":
             print_now(json.dumps(document))
         elif o.json_file:
-            write_json(Path(o.json_file), document)
+            with self._saving(o.json_file):
+                write_json(Path(o.json_file), document)
         for plot in o.plots:
             from halimede.perf.plot import draw
 
-            draw(document, Path(plot))
+            with self._saving(plot):
+                draw(document, Path(plot))
 
     def _write_csv(self, levels: list[Level], model: Model) -> None:
         o = self._options
         text, small = main_file(levels, model, o.percentile, o.verbose_csv, o.collect_metrics and o.verbose_csv)
         for _ in range(small):
             _warn(SMALL_SAMPLE)
-        path = Path(o.csv_file)
-        path.write_text(text)
-        for name, content in composing_files(levels, model, o.csv_file).items():
-            Path(name).write_text(content)
+        files = {PurePath(o.csv_file): text, **composing_files(levels, model, o.csv_file)}
+        for name, content in files.items():
+            with self._saving(name):
+                Path(name).write_text(content)
 
 
 def _forget_regions(server: Server) -> None:

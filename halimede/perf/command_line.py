@@ -118,7 +118,7 @@ def _options(store: Store) -> Options:
     if store.get("request_count"):
         store["mode"] = "count_windows"
         store["window_requests"] = store["request_count"]
-    if store.get("kind") == "dynamic_grpc":
+    if store.get("kind") in ("dynamic_grpc", "triton_c_api"):
         store["protocol"] = "grpc"
     if store.get("streaming") and not store.get("forced_sync"):
         store["asynchronous"] = True

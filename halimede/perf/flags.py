@@ -16,7 +16,7 @@ GROUPS: Mapping[str, tuple[Row, ...]] = MappingProxyType(
             Row(
                 "--service-kind",
                 "KIND",
-                "triton (default), openai, torchserve, tfserving, dynamic_grpc, or triton_c_api: without a port",
+                "triton (default), openai, torchserve, tfserving, dynamic_grpc, or triton_c_api: a server of its own",
                 read.choice(
                     "kind",
                     ("triton", "tfserving", "torchserve", "triton_c_api", "openai", "dynamic_grpc"),
@@ -24,7 +24,10 @@ GROUPS: Mapping[str, tuple[Row, ...]] = MappingProxyType(
                 ),
             ),
             Row(
-                "-u", "HOST:PORT", "the server (default localhost:8000, with -i grpc localhost:8001)", read.text("url")
+                "-u",
+                "HOST:PORT",
+                "the server (localhost:8000, gRPC localhost:8001), or unix:PATH",
+                read.text("url"),
             ),
             Row("-i", "PROTOCOL", "http (default) or grpc", read.protocol),
             Row("--endpoint", "PATH", "openai: where requests go, such as v1/chat/completions", read.text("endpoint")),

@@ -8,6 +8,12 @@ from halimede.errors import Error
 NO_LIMIT = 0
 """The end of a range, or a latency threshold, that is not set."""
 
+UNIX = "unix:"
+"""What precedes the path of a Unix socket in a URL."""
+
+TRITON = ("triton", "triton_c_api")
+"""The kinds of service that have Triton's protocol."""
+
 SUCCESS, STABILITY_ERROR, OPTION_ERROR, GENERIC_ERROR = 0, 2, 3, 99
 """Exit statuses (X26)."""
 

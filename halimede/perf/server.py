@@ -15,7 +15,7 @@ from halimede.errors import Unavailable
 from halimede.perf.clients.grpc import Channel, GrpcSlot, grpc_head
 from halimede.perf.clients.http1 import HttpSlot
 from halimede.perf.clients.io import Io, Slot, Target
-from halimede.perf.options import Options, Tls
+from halimede.perf.options import UNIX, Options, Tls
 from halimede.perf.requests import framed_message
 from halimede.perf.statistics import Snapshot, snapshot_of
 from halimede.protocol import inference_pb2 as pb
@@ -34,6 +34,8 @@ class Refused(Unavailable):
 
 def target_of(options: Options) -> Target:
     """The server's address. Raises Unavailable if its name has none, or if TLS files cannot be used."""
+    if options.where().startswith(UNIX):
+        return Target("localhost", 0, socket.AF_UNIX, options.where().removeprefix(UNIX))
     host, port, is_https = split_url(options.where(), 8001 if options.protocol == "grpc" else 8000)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -24,6 +24,8 @@ class Interrupt:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self.count = 0
+        self.at_once: Callable[[], None] = lambda: None
+        """Runs before the program ends at once."""
         self._old: object = None
 
     def install(self) -> None:
@@ -44,6 +46,7 @@ class Interrupt:
             return
         self._say("Exiting immediately...")
         # The load processes end when this one is gone.
+        self.at_once()
         os._exit(0)
 
 

@@ -22,7 +22,7 @@ from halimede.perf.data import Step, Value, from_directory, from_json, generated
 from halimede.perf.generator import Generator
 from halimede.perf.kinds import BODIES, encoder_of_kind, fixed_times, read_bodies, reader_of
 from halimede.perf.model import Model
-from halimede.perf.options import Options
+from halimede.perf.options import TRITON, Options
 from halimede.perf.requests import (
     Encoder,
     GrpcEncoder,
@@ -172,7 +172,7 @@ def _batches(steps: Sequence[Step], size: int) -> Iterator[list[Step]]:
 
 
 def encoder_of(options: Options, model: Model, target: Target) -> Encoder:
-    if options.kind != "triton":
+    if options.kind not in TRITON:
         return encoder_of_kind(options, target.authority)
     if options.protocol == "grpc":
         return GrpcEncoder(model, options.parameters, options.compression)

@@ -36,7 +36,16 @@ class TritonPythonModel:
         tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor.as_numpy())])
 """
+ENDLESS_SECONDS = 10
+ENDLESS = f"""import time
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep({ENDLESS_SECONDS})
+"""
 SHAPE = ("--shape", "INPUT0:16")
+LEVELS = ("--concurrency-range", "1:99", "-p500", "-s999")
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +54,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     write_model(repository, "floor", "FP32", max_batch_size=8)
     version = write_model(repository, "failing", "FP32", backend="python")
     (version / "model.py").write_text(FAILING)
+    version = write_model(repository, "endless", "FP32", backend="python")
+    (version / "model.py").write_text(ENDLESS)
     with Serving(repository, repository.parent / "log") as serving:
         yield serving.wait_until_live()
 
@@ -94,6 +105,46 @@ def test_server_sees_the_rate_that_was_asked_for(served: Serving, distribution: 
     found = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
     assert found is not None
     assert float(found[1]) == pytest.approx(200, rel=0.15)
+
+
+@pytest.mark.rows("X4")
+def test_requests_that_are_sent_late_are_reported(served: Serving) -> None:
+    words = ("--request-rate-range", "200", "-p", "1000", "-s", "999", "-r", "3")
+    running = subprocess.Popen(
+        command("-m", "floor", "-u", served.http_url, *SHAPE, *words), stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("Request Rate: 200 "):
+            break
+    (load,) = map(int, Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split())
+    time.sleep(0.5)
+    os.kill(load, signal.SIGSTOP)  # requests become due, and nobody sends them
+    time.sleep(0.5)
+    os.kill(load, signal.SIGCONT)
+    said, _ = running.communicate(timeout=LIMIT)
+    late = re.search(r"able to keep up with the desired request rate. ([\d.]+)% of the requests were delayed", said)
+    assert late is not None, said
+    assert float(late[1]) > 3
+    # Their latency counts from the time when they were due.
+    p99 = re.search(r"p99 latency: (\d+) usec", said)
+    assert p99 is not None
+    assert int(p99[1]) > 200_000
+
+
+@pytest.mark.rows("X41", "X42")
+def test_command_line_of_model_analyzer_gives_the_columns_that_it_reads(served: Serving, tmp_path: Path) -> None:
+    table = tmp_path / "floor-results.csv"
+    words = ["-b", "2", "-u", served.grpc_url, "-i", "grpc", "-f", str(table), "--verbose-csv"]
+    words += ["--measurement-mode", "count_windows", "--concurrency-range", "4", "--measurement-request-count", "50"]
+    done = perf("-m", "floor", *SHAPE, *words, "-s", "999")
+    assert done.returncode == 0, done.stderr
+    with table.open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    read = [f"p{each} latency" for each in (90, 95, 99)] + [f"Server Compute {each}" for each in ("Input", "Infer")]
+    read += ["Avg latency", "Inferences/Second", "request/response", "response wait", "Server Queue"]
+    assert all(float(row[name]) >= 0 for name in [*read, "Server Compute Output"])
+    assert float(row["Inferences/Second"]) > 0
 
 
 def test_intervals_of_a_file_repeat(served: Serving, tmp_path: Path) -> None:
@@ -158,11 +209,22 @@ def test_no_server_is_one_line() -> None:
     )
 
 
-def test_unwritable_output_is_known_before_the_measurement(served: Serving, tmp_path: Path) -> None:
-    done = perf("-m", "floor", "-u", served.http_url, *SHAPE, "-f", str(tmp_path / "no" / "a.csv"))
+@pytest.mark.parametrize("option", ["-f", "--json", "--plot", "--profile-export-file"])
+def test_unwritable_output_is_known_before_the_measurement(served: Serving, tmp_path: Path, option: str) -> None:
+    done = perf("-m", "floor", "-u", served.http_url, *SHAPE, option, str(tmp_path / "no" / "a.svg"))
     assert done.returncode == 99
-    assert done.stderr.strip() == f"error: cannot write '{tmp_path}/no/a.csv': No such file or directory"
+    assert done.stderr.strip() == f"error: cannot write '{tmp_path}/no/a.svg': No such file or directory"
     assert done.stdout == ""
+
+
+def test_disk_that_is_full_in_the_end_loses_only_its_file(served: Serving, tmp_path: Path) -> None:
+    kept = tmp_path / "a.json"
+    words = ("--request-count", "5", "-f", "/dev/full", "--json", str(kept))
+    done = perf("-m", "floor", "-u", served.http_url, *SHAPE, *words)
+    assert done.returncode == 99
+    assert done.stderr.strip() == "error: cannot write '/dev/full': No space left on device"
+    assert "    Request count: 5\n" in done.stdout
+    assert json.loads(kept.read_text())["model"] == "floor"
 
 
 def test_unknown_input_is_named(served: Serving, tmp_path: Path) -> None:
@@ -189,7 +251,7 @@ def test_server_that_dies_ends_the_run_and_what_was_measured_is_kept(tmp_path: P
     with Serving(tmp_path / "models", tmp_path / "log") as serving:
         serving.wait_until_live()
         running = subprocess.Popen(
-            command("-m", "floor", "-u", serving.http_url, *SHAPE, "--concurrency-range", "1:99", "-p500", "-s999"),
+            command("-m", "floor", "-u", serving.http_url, *SHAPE, *LEVELS, "-f", str(tmp_path / "a.csv")),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -204,22 +266,46 @@ def test_server_that_dies_ends_the_run_and_what_was_measured_is_kept(tmp_path: P
     # Requests may fail first, or a question about statistics.
     assert complained.startswith(("Failed to maintain requested inference load.", "failed to connect to 127.0.0.1:"))
     assert "Concurrency: 1, throughput: " in said
+    with (tmp_path / "a.csv").open(newline="") as file:
+        assert "1" in [row["Concurrency"] for row in csv.DictReader(file)]
+
+
+def interrupted(*words: str) -> "subprocess.Popen[str]":
+    """A run that was interrupted once, after it had begun to measure."""
+    running = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("Request concurrency: 1"):
+            break
+    time.sleep(0.5)  # some requests
+    os.kill(running.pid, signal.SIGINT)
+    return running
 
 
 @pytest.mark.rows("X26")
-def test_first_interrupt_reports_and_the_second_ends_at_once(served: Serving) -> None:
-    words = command("-m", "floor", "-u", served.http_url, *SHAPE, "-p", "60000")
-    for interrupts in (1, 2):
-        running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert running.stdout is not None
-        for line in running.stdout:
-            if line.startswith("Request concurrency: 1"):
-                break
-        time.sleep(0.5)  # some requests
-        for _ in range(interrupts):
-            os.kill(running.pid, signal.SIGINT)
-        said, _ = running.communicate(timeout=LIMIT)
-        assert running.returncode == 0
-        assert "Interrupt signal (2) received." in said
-        if interrupts == 1:
-            assert "Concurrency: 1, throughput: " in said
+def test_first_interrupt_ends_the_measurement_and_reports(served: Serving, tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    running = interrupted("-m", "floor", "-u", served.http_url, *SHAPE, "-p", "60000", "-f", str(table))
+    said, _ = running.communicate(timeout=LIMIT)
+    assert running.returncode == 0
+    assert "Interrupt signal (2) received." in said
+    assert "Concurrency: 1, throughput: " in said
+    with table.open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["Inferences/Second"]) > 0
+
+
+@pytest.mark.rows("X26")
+def test_second_interrupt_ends_the_program_while_requests_are_in_flight(served: Serving) -> None:
+    running = interrupted("-m", "endless", "-u", served.http_url, *SHAPE, "-p", "60000")
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("Waiting for in-flight inferences"):
+            break
+    began = time.monotonic()
+    os.kill(running.pid, signal.SIGINT)
+    said, _ = running.communicate(timeout=LIMIT)
+    assert time.monotonic() - began < ENDLESS_SECONDS / 2
+    assert running.returncode == 0
+    assert "Exiting immediately...\n" in said
+    assert "throughput" not in said

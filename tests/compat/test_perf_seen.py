@@ -129,14 +129,18 @@ def test_requests_are_compressed_and_secure(tmp_path: Path, algorithm: str) -> N
         assert "    Request count: 20\n" in perf("floor", serving.grpc_url, *words)
 
 
-class SecureHandler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """Answers as a server of Triton's protocol, and keeps what it gets."""
+
     protocol_version = "HTTP/1.1"
+    server: "Recorder"
 
     def do_GET(self) -> None:
-        self._answer(ANSWERS[f"GET {self.path}"])
+        self._answer(ANSWERS[f"GET {self.path.replace('/versions/1', '')}"])
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append((self.path, dict(self.headers), body))
         self._answer(RESULT)
 
     def _answer(self, document: object) -> None:
@@ -150,16 +154,71 @@ class SecureHandler(BaseHTTPRequestHandler):
         pass
 
 
+class Recorder(ThreadingHTTPServer):
+    """A server on a thread of its own. `got` has the path, the headers and the body of each request."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.got: list[tuple[str, dict[str, str], bytes]] = []
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_side=True)
+        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        self._thread.join(LIMIT)
+        self.server_close()
+
+
+@pytest.mark.rows("X1")
+def test_model_version_headers_and_url_are_those_of_the_command_line(tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    with Recorder() as server:
+        words = ["-x", "1", "-H", "X-Who: me", "-H", "X-Key:a:b", "-i", "HTTP", "-a", "-v", "-f", str(table)]
+        said = perf("m", server.url, *words, "--request-count", "3")
+    assert [path for path, _, _ in server.got] == ["/v2/models/m/versions/1/infer"] * 3
+    assert all((headers["X-Who"], headers["X-Key"]) == ("me", "a:b") for _, headers, _ in server.got)
+    assert "  Using asynchronous calls for inference\n" in said
+    assert table.exists()
+    command = [sys.executable, "-m", "halimede", "perf"]
+    for words, expected in ((["--help"], "--concurrency-range"), (["--version"], "Perf Analyzer Version ")):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=LIMIT, check=False)
+        assert done.returncode == 0
+        assert expected in done.stdout + done.stderr
+
+
+@pytest.mark.rows("X13")
+@pytest.mark.parametrize("format_in", ["binary", "json"])
+@pytest.mark.parametrize("format_out", ["binary", "json"])
+def test_tensors_have_the_formats_of_the_command_line(format_in: str, format_out: str, tmp_path: Path) -> None:
+    data = tmp_path / "data.json"
+    data.write_text('{"data": [{"A": [7]}]}')
+    words = ["--input-tensor-format", format_in, "--output-tensor-format", format_out, "--input-data", str(data)]
+    with Recorder() as server:
+        perf("m", server.url, *words, "--request-count", "2")
+    for _, headers, body in server.got:
+        size = int(headers.get("Inference-Header-Content-Length", len(body)))
+        document = json.loads(body[:size])
+        (tensor,) = document["inputs"]
+        assert document["outputs"] == [{"name": "O", "parameters": {"binary_data": format_out == "binary"}}]
+        if format_in == "binary":
+            assert (tensor["parameters"], body[size:]) == ({"binary_data_size": 4}, (7).to_bytes(4, "little"))
+        else:
+            assert (tensor["data"], body[size:]) == ([7], b"")
+
+
 @pytest.mark.rows("X15")
 def test_https_checks_the_server_unless_it_is_told_not_to(tmp_path: Path) -> None:
     made: Certificates = certificates(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.server.certificate, made.server.key)
-    with ThreadingHTTPServer(("127.0.0.1", 0), SecureHandler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        url = f"https://127.0.0.1:{server.server_port}"
+    with Recorder(context) as server:
+        url = f"https://{server.url}"
         known = ["--ssl-https-ca-certificates-file", str(made.authority.certificate)]
         for trusting in (known, ["--ssl-https-verify-peer", "0"]):
             assert "    Request count: 9\n" in perf("m", url, *trusting, "--request-count", "9")
@@ -167,8 +226,6 @@ def test_https_checks_the_server_unless_it_is_told_not_to(tmp_path: Path) -> Non
         refused = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
         assert refused.returncode == 99
         assert "certificate verify failed" in refused.stderr
-        server.shutdown()
-        thread.join(LIMIT)
 
 
 @pytest.mark.rows("X12")

@@ -146,8 +146,3 @@ def test_data_without_bodies_are_refused(service: Service, tmp_path: Path, entry
     done = perf(service, [entry], tmp_path, *OPENAI)
     assert done.returncode == 99
     assert text in done.stderr
-
-
-def test_kind_that_is_not_served_is_refused_by_name(service: Service, tmp_path: Path) -> None:
-    done = perf(service, [], tmp_path, "--service-kind", "triton_c_api", "--model-repository", str(tmp_path))
-    assert (done.returncode, done.stderr.strip()) == (99, "error: --service-kind triton_c_api is not supported")

@@ -23,16 +23,19 @@ MAX_FINE_DESCRIPTOR = 1024
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where connections go. `family` and `address` are those of the first address that the name resolves to."""
+    """Where connections go. `family` and `address` are those of the first address that the name resolves to; for a
+    Unix socket the address is its path."""
 
     host: str
     port: int
     family: int
-    address: tuple[object, ...]
+    address: tuple[object, ...] | str
     tls: ssl.SSLContext | None = None
 
     @property
     def authority(self) -> str:
+        if self.family == socket.AF_UNIX:
+            return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -110,6 +113,8 @@ class Connection:
         self.number = -1
         self.is_open = False
         self._is_wrapped = False
+        self._refusal = 0
+        """The error of a Unix socket, whose connection is there or not when `connect` returns."""
         self._unsent = deque[memoryview]()
 
     # ---- what subclasses do
@@ -132,15 +137,21 @@ class Connection:
         """Begins to connect."""
         target = self.target
         sock = socket.socket(target.family, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if target.family == socket.AF_UNIX:
+            # If the server's queue is full, a socket that does not block would have to try again.
+            self._refusal = sock.connect_ex(target.address)
+            sock.setblocking(False)
+        else:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = sock
         self.number = sock.fileno()
         self.is_open = False
         self._is_wrapped = False
         self._unsent.clear()
         self.io.add(self)
-        sock.connect_ex(target.address)
+        if target.family != socket.AF_UNIX:
+            sock.connect_ex(target.address)
 
     def close(self) -> None:
         if self.socket is not None:
@@ -173,7 +184,7 @@ class Connection:
         assert sock is not None
         try:
             if not self._is_wrapped:
-                number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                number = self._refusal or sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if number:
                     self._fail(f"failed to connect to {self.target.authority}: {os.strerror(number)}")
                     return
