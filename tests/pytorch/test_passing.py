@@ -24,7 +24,6 @@ def threads() -> int:
     return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one core torch starts no threads")
 @pytest.fixture
 def two_threads() -> Iterator[None]:
     """Models that were loaded before may have set another number for the whole process."""
@@ -34,6 +33,7 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one core torch starts no threads")
 @pytest.mark.usefixtures("two_threads")
 def test_threads_of_a_call_end_with_it() -> None:
     with ThreadPoolExecutor(1) as load_thread:
