@@ -61,6 +61,7 @@ FOR_AN_EXTRA = {
     "halimede.backends.dali.pipeline": "dali",
     "halimede.backends.onnx.backend": "onnx",
     "halimede.backends.onnx.session": "onnx",
+    "halimede.backends.python.platforms.pytorch_platform": "torch",
     "halimede.backends.openvino.backend": "openvino",
     "halimede.backends.openvino.converters": "openvino",
     "halimede.backends.openvino.instance": "openvino",
