@@ -36,6 +36,7 @@ from tools import versus
 from tools.versus import ORACLE, WORK, Figures, Server, Work
 
 ALONE = Path(__file__).with_name("alone.py")
+WARM_UP_SECONDS = 6.0
 IDS = [101, *range(2000, 2014), 102]
 SIDE, CHANNELS, CLASSES = 224, 16, 10
 SERVE = (
@@ -189,6 +190,8 @@ def serve_alone(root: Path, rows: Mapping[str, Work], rounds: int, seconds: floa
     server = Server("a", SERVE.replace("SIDE", "a"), root, {work.model for work in rows.values()})
     try:
         versus.settle([server])
+        for model in {work.model: name for name, work in rows.items()}.values():
+            server.measure(model, WARM_UP_SECONDS)  # the first call of TensorFlow takes seconds
         found = {name: [server.measure(name, seconds) for _ in range(rounds)] for name in rows}
     finally:
         server.stop()
