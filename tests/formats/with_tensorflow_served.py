@@ -294,7 +294,6 @@ def test_children_killed_again_and_again(tmp_path: Path) -> None:
     assert done.returncode == 0, f"{done.stdout[-5000:]}{done.stderr[-3000:]}"
     report = json.loads((tmp_path / "soak.json").read_text())
     assert report["kills"] == 20
-    assert report["restarts"] >= 10
 
 
 def _process_of(served: Served, model: str) -> int:
