@@ -23,7 +23,7 @@ def fake() -> Iterator[Fake]:
 def test_once_prints_one_table(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", fake.url, *PLACE, "--once"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"triton 2.51.0  http://{fake.url}  1 models")
+    assert said.startswith(f"triton 2.51.0  http://{fake.url}  1 model ")
     assert "a b:3" in said
     assert "no metrics found" in said
 

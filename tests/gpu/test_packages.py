@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from halimede.backends.pytorch.package import metadata_of
 from tests.compat.serving import Serving
 from tests.gpu.kernels import importing
 from tests.pytorch.configs import io
@@ -19,6 +18,7 @@ from tests.pytorch.configs import io
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="AOTInductor compiles by triton")
 
+from halimede.backends.pytorch.package import metadata_of  # noqa: E402 - needs torch
 from tests.gpu.test_pytorch import ON_GPU, infer  # noqa: E402 - what follows needs torch
 
 COMPILE_SECONDS = 240
