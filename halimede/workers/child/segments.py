@@ -135,8 +135,8 @@ class SegmentWriter:
             self.forgotten.append(self._free.popleft().number)
 
     def close(self) -> None:
-        """Unmaps the segments, except those that a frame still refers to. Whoever still refers to this object may do so
-        until the next garbage collection."""
+        """Unmaps the segments, except those that a frame still refers to. Without this they stay until the next garbage
+        collection, because the objects of an ended process refer to each other."""
         self._socket.close()
         self._free.clear()
         self._used.clear()
