@@ -406,7 +406,7 @@ found = told(make("identity", 3).exec())
                 folder = tmp_path / "models" / "a"
                 made.until((folder / "begun").exists, "did not begin")
                 os.kill(made.process.pid, signal.SIGTERM)
-                made.until_logged("Waiting for in-flight requests to complete.")
+                made.until(lambda: made.status("/v2/health/live") is None, "still takes connections")
                 (folder / "go").touch()
                 assert answer.result(LIMIT) == [3]
         assert made.wait() == 0
