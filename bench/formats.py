@@ -77,7 +77,7 @@ class TritonPythonModel:
 
 
 class Model(NamedTuple):
-    """`config` has `@` where a format adds to the name of an output; `inputs` is what alone.py reads."""
+    """In `config`, `@` stands for what a format adds to the name of an output. alone.py reads `inputs`."""
 
     config: str
     output: str

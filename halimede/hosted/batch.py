@@ -203,8 +203,8 @@ class HostedRequest:
 
 
 class HostedBatch:
-    """The batch of a REQUESTS frame: a `Batch` and a `Responses` in one. Calls `ended` when the batch has finished and
-    the server was told."""
+    """The batch of a REQUESTS frame: a `Batch` and a `Responses` in one. Calls `ended` after the last answer of the
+    batch has gone to the server."""
 
     def __init__(
         self,

@@ -296,7 +296,7 @@ GROUPS: Mapping[str, tuple[Row, ...]] = MappingProxyType(
                 read.trace("log_frequency", 0, "The value must be >= 0."),
             ),
             Row("--collect-metrics", "", "collect the server's GPU metrics", read.switch("collect_metrics")),
-            Row("--metrics-url", "URL", "where they are (HOST:8002/metrics)", read.text("metrics_url")),
+            Row("--metrics-url", "URL", "the address of the metrics (HOST:8002/metrics)", read.text("metrics_url")),
             Row("--metrics-interval", "MS", "how often to ask (1000)", read.metrics_interval),
         ),
         "Results": (

@@ -119,7 +119,7 @@ def test_requests_that_are_sent_late_are_reported(served: Serving) -> None:
             break
     (load,) = map(int, Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split())
     time.sleep(0.5)
-    os.kill(load, signal.SIGSTOP)  # requests become due, and nobody sends them
+    os.kill(load, signal.SIGSTOP)  # no request is sent while it is stopped
     time.sleep(0.5)
     os.kill(load, signal.SIGCONT)
     said, _ = running.communicate(timeout=LIMIT)

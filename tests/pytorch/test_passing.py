@@ -16,7 +16,7 @@ LIMIT = 30.0
 
 
 def work() -> float:
-    """Large enough that torch divides it between cores."""
+    """The sum of roots of so large a tensor that torch computes it on all cores."""
     return float(torch.ones(1 << 22).sqrt().sum())
 
 
