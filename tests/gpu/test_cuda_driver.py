@@ -118,7 +118,7 @@ def test_copy_waits_for_its_stream_and_the_caller_does_not(driver: Driver, kerne
 
 @pytest.mark.usefixtures("current")
 def test_streams_do_not_wait_for_each_other(driver: Driver, kernels: Kernels) -> None:
-    """Nor for the default stream of the process, where a stranger may work."""
+    """Nor does a stream wait for the default stream of the process, which other libraries use."""
     with buffers(driver, 4096, host=2) as ((given, found), [there]), streams(driver, 0, 0) as (busy, free):
         numbers(given, 1024)[...] = 5
         began = time.monotonic()
