@@ -15,6 +15,8 @@ TENSORFLOW := .cache/tensorflow
 OPENVINO_PROVIDER := .cache/openvino_provider
 RAY := .cache/ray
 SERVE_FLAGS ?=
+# Containers of developers often set it to 1. Then each start of a server compiles 200 modules again.
+export PYTHONDONTWRITEBYTECODE :=
 FUZZ_SECONDS ?= 600
 # Two processes, because with four the real server sometimes was too slow for its own tests. One module runs in one
 # process, because its tests share a server.
