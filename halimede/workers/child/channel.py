@@ -248,7 +248,10 @@ class Channel(BaseChannel):
             self._socket.recv(1, socket.MSG_PEEK)
 
     def _read(self, wait: bool = True) -> bool:
-        size = self._socket.recv_into(self._assembler.space(), 0, 0 if wait else socket.MSG_DONTWAIT)
+        try:
+            size = self._socket.recv_into(self._assembler.space(), 0, 0 if wait else socket.MSG_DONTWAIT)
+        except ConnectionResetError:  # the server was killed before it had read everything
+            return False
         for frame in self._assembler.received(size):
             self._sort(frame)
         return size > 0

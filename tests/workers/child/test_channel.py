@@ -65,6 +65,14 @@ def test_question_says_what_it_is_about(ends: tuple[Channel, Server], threads: T
     assert result(answer) == 1
 
 
+def test_server_that_was_killed_with_frames_unread_is_gone(ends: tuple[Channel, Server]) -> None:
+    channel, server = ends
+    channel.send([b"unread"])
+    server.socket.close()
+    with pytest.raises(BrokenPipeError):
+        channel.wait_until(lambda: False)
+
+
 def test_replies_reach_who_asked_in_any_order(ends: tuple[Channel, Server], threads: ThreadPoolExecutor) -> None:
     channel, server = ends
     answers = {index: threads.submit(channel.ask, 1, 7, index) for index in range(3)}
