@@ -146,6 +146,8 @@ class _Run:
         """What to send. Also sets what is asked of the server, and completes the options."""
         o = self._options
         model = self._model_of_kind(target) if server is None else self._model(server)
+        for name in sorted({*o.shapes} - {*model.inputs}):
+            _warn(f"warning: the model has no input '{name}' that --shape could be about")
         o = self._options = completed(o, model)
         check_model(o, model)
         if o.trace and server is not None:
@@ -174,7 +176,7 @@ class _Run:
         try:
             self._all_rounds(profiler)
         except Interrupted:
-            failure = "Received exit signal."
+            status, failure = interrupt.status, "Received exit signal."
         except Failure as error:
             status, failure = error.status, error.message
         except Error as error:
@@ -226,7 +228,7 @@ class _Run:
         if o.export_file:
             bodies = [[[Tensor(PAYLOAD, (1,), sessions.bodies[k])] for k in sorted(sessions.bodies)]]
             self._write_export([experiment], bodies)
-        return GENERIC_ERROR if self._has_lost else SUCCESS
+        return GENERIC_ERROR if self._has_lost else interrupt.status
 
     def _model(self, server: Server) -> Model:
         o = self._options
@@ -275,13 +277,14 @@ class _Run:
                 break
             settle = seconds * auto.SETTLE_SHARE
             levels.append(profiler.quick(clients, settle, seconds - settle, 1))
+            profiler.levels.append(levels[-1])
             print_now(auto.row(levels[-1]))
             clients *= 2
         left = max(3 * auto.LEAST_LEVEL_SECONDS, o.seconds - (time.monotonic() - began))
         chosen = auto.best(levels)
         final = profiler.quick(chosen.value, left * auto.SETTLE_SHARE, left * (1 - auto.SETTLE_SHARE) / 3, 3)
         print_now(f"\nAgain with {final.value:.0f}, for longer:\n{auto.row(final)}\n")
-        profiler.levels += [final if level is chosen else level for level in levels]
+        profiler.levels[:] = [final if level is chosen else level for level in profiler.levels]
         print_now(auto.sentence(o.model, levels, final))
 
     # ---- results

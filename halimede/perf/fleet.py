@@ -176,6 +176,8 @@ class Fleet:
     def close(self) -> None:
         """Ends the processes."""
         for member in self._members:
+            with suppress(OSError):  # the process has ended
+                member.socket.shutdown(socket.SHUT_RDWR)  # processes that were forked later have this socket too
             member.socket.close()
         limit = time.monotonic() + 2.0
         for member in self._members:

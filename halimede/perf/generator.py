@@ -374,9 +374,9 @@ def start(serve: Callable[[socket.socket], None]) -> tuple[int, socket.socket]:
     if number:
         theirs.close()
         return number, ours
-    # The terminal sends Ctrl-C to this process too. The parent decides what happens.
+    # A terminal sends Ctrl-C to this process too, and `timeout` SIGTERM. The parent decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ours.close()
     # No cycles are made here, and a collection would delay requests.
     gc.freeze()

@@ -1,5 +1,6 @@
 """A server for the time of a measurement, in a process of its own (X2, X32). Blocks; one thread."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from halimede.errors import Invalid, Unavailable
@@ -14,6 +16,8 @@ from halimede.errors import Invalid, Unavailable
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
 _STEP = 0.05
+_MOMENT = 0.5
+_PR_SET_PDEATHSIG = 1
 _LAST_LINES = 5
 """Lines of the log in the message of a failed start."""
 
@@ -32,6 +36,8 @@ class Launched:
                 stderr=self._sink,
                 env={**os.environ, **environment},
                 start_new_session=True,  # Ctrl-C is for this program
+                # The kernel ends the server if this program is killed and cannot.
+                preexec_fn=partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM),
             )
         except OSError as error:
             self._sink.close()
@@ -45,12 +51,24 @@ class Launched:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    def has_ended(self) -> bool:
+        """Whether it has, or does so in a moment: a process that dies closes its connections first."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_MOMENT)
+        return not self.is_running
+
+    @property
+    def ending(self) -> str:
+        """How it has ended: `with status 1` or `by signal 9`."""
+        status = self._process.returncode
+        return f"by signal {-status}" if status < 0 else f"with status {status}"
+
     def wait_until(self, check: Callable[[], object]) -> None:
         """Until `check` no longer raises Unavailable. Raises that with the end of the server's log."""
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             if not self.is_running:
-                raise Unavailable(f"the server ended at its start: {self.last_words()}")
+                raise Unavailable(f"the server ended at its start {self.ending}: {self.last_words()}")
             try:
                 check()
             except Unavailable:

@@ -1,4 +1,4 @@
-"""The live line of a running measurement, and Ctrl-C. Main thread."""
+"""The live line of a running measurement, and the signals that end it. Main thread."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -19,27 +19,36 @@ BAR = 20
 
 
 class Interrupt:
-    """Counts Ctrl-C: the first ends the measurement in order, the second ends the program at once (X26)."""
+    """Counts SIGINT (Ctrl-C) and SIGTERM: the first ends the measurement in order, the second ends the program at once
+    (X26)."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self.count = 0
+        self.number = 0
+        """The last signal."""
         self.at_once: Callable[[], None] = lambda: None
         """Runs before the program ends at once."""
-        self._old: object = None
+        self._old: dict[int, Any] = {}
 
     def install(self) -> None:
-        self._old = signal.signal(signal.SIGINT, self._handle)
+        self._old = {each: signal.signal(each, self._handle) for each in (signal.SIGINT, signal.SIGTERM)}
 
     def remove(self) -> None:
-        if self._old is not None:
-            signal.signal(signal.SIGINT, self._old)  # type: ignore[arg-type]
+        for each, old in self._old.items():
+            signal.signal(each, old)
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 after Ctrl-C, as perf_analyzer has it."""
+        return 128 + self.number if self.number == signal.SIGTERM else 0
 
     def is_set(self) -> bool:
         return self.count > 0
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
+        self.number = number
         self._say(f"Interrupt signal ({number}) received.")
         if self.count == 1:
             self._say("Waiting for in-flight inferences to complete.")
@@ -47,7 +56,7 @@ class Interrupt:
         self._say("Exiting immediately...")
         # The load processes end when this one is gone.
         self.at_once()
-        os._exit(0)
+        os._exit(self.status)
 
 
 class Watch:

@@ -110,6 +110,16 @@ def write_repository(repository: Path) -> Path:
     return repository
 
 
+def servers_of(repository: Path) -> list[int]:
+    """The processes that serve a repository."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            if f"--model-repository={repository}".encode() in each.read_bytes().split(b"\0"):
+                found.append(int(each.parent.name))
+    return found
+
+
 class ServeError(AssertionError):
     """The server did not do what it should. The message ends with the end of its log."""
 

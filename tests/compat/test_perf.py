@@ -232,6 +232,10 @@ def test_unknown_input_is_named(served: Serving, tmp_path: Path) -> None:
     done = perf("-m", "floor", "-u", served.http_url, "--input-data", str(tmp_path / "data.json"))
     assert done.returncode == 99
     assert "The input or output 'INPUT' is not found in the model configuration" in done.stderr
+    done = perf("-m", "floor", "-u", served.http_url, "--shape", "INPUT:4")
+    warning, error = done.stderr.strip().splitlines()
+    assert warning == "warning: the model has no input 'INPUT' that --shape could be about"
+    assert error.endswith(": input INPUT0 contains dynamic shape, provide shapes to send along with the request")
 
 
 @pytest.mark.rows("X25")
@@ -270,29 +274,53 @@ def test_server_that_dies_ends_the_run_and_what_was_measured_is_kept(tmp_path: P
         assert "1" in [row["Concurrency"] for row in csv.DictReader(file)]
 
 
-def interrupted(*words: str) -> "subprocess.Popen[str]":
+def interrupted(*words: str, number: int = signal.SIGINT) -> "subprocess.Popen[str]":
     """A run that was interrupted once, after it had begun to measure."""
-    running = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert running.stdout is not None
     for line in running.stdout:
         if line.startswith("Request concurrency: 1"):
             break
     time.sleep(0.5)  # some requests
-    os.kill(running.pid, signal.SIGINT)
+    os.killpg(running.pid, number)  # its load process gets the signal too, as from a terminal or `timeout`
     return running
 
 
 @pytest.mark.rows("X26")
-def test_first_interrupt_ends_the_measurement_and_reports(served: Serving, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_first_interrupt_ends_the_measurement_and_reports(
+    served: Serving, tmp_path: Path, number: int, status: int
+) -> None:
     table = tmp_path / "a.csv"
-    running = interrupted("-m", "floor", "-u", served.http_url, *SHAPE, "-p", "60000", "-f", str(table))
+    words = ("-m", "floor", "-u", served.http_url, *SHAPE, "-p", "60000", "-f", str(table))
+    running = interrupted(*words, number=number)
     said, _ = running.communicate(timeout=LIMIT)
-    assert running.returncode == 0
-    assert "Interrupt signal (2) received." in said
+    assert running.returncode == status
+    assert f"Interrupt signal ({number}) received." in said
     assert "Concurrency: 1, throughput: " in said
     with table.open(newline="") as file:
         (row,) = csv.DictReader(file)
     assert float(row["Inferences/Second"]) > 0
+
+
+def test_interrupted_search_keeps_its_levels(served: Serving, tmp_path: Path) -> None:
+    running = subprocess.Popen(
+        command("floor", "-u", served.http_url, *SHAPE, "--json", str(tmp_path / "a.json")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.split()[:1] == ["2"]:
+            break
+    os.kill(running.pid, signal.SIGINT)
+    _, complained = running.communicate(timeout=LIMIT)
+    assert (running.returncode, complained) == (0, "Received exit signal.\n")
+    levels = json.loads((tmp_path / "a.json").read_text())["levels"]
+    assert [level["value"] for level in levels][:2] == [1, 2]
 
 
 @pytest.mark.rows("X26")

@@ -5,12 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.compat.serving import Serving, write_model
+from tests.compat.serving import Serving, servers_of, write_model
 
 LIMIT = 60.0
 SHAPE = ("--shape", "INPUT0:16")
@@ -41,16 +40,6 @@ def perf(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command(*words), capture_output=True, text=True, timeout=LIMIT, check=False)
 
 
-def servers_of(repository: Path) -> Iterator[int]:
-    """The processes that serve a repository."""
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if f"--model-repository={repository}".encode() in each.read_bytes().split(b"\0"):
-                yield int(each.parent.name)
-        except OSError:
-            continue  # it has ended
-
-
 @pytest.mark.rows("X2")
 @pytest.mark.parametrize("more", [(), ("--async", "--streaming"), ("-b", "4", "--shared-memory", "system")])
 def test_own_server_is_measured_with_its_statistics_and_ends(repository: Path, more: tuple[str, ...]) -> None:
@@ -60,7 +49,7 @@ def test_own_server_is_measured_with_its_statistics_and_ends(repository: Path, m
     assert "    Request count: 20\n" in done.stdout
     assert "  Server: \n" in done.stdout
     assert "    Successful request count: 20\n" in done.stdout
-    assert not list(servers_of(repository))
+    assert not servers_of(repository)
 
 
 def test_model_that_cannot_be_loaded_is_one_line(repository: Path, tmp_path: Path) -> None:
@@ -86,7 +75,24 @@ def test_second_interrupt_ends_the_server_too(repository: Path) -> None:
     running.communicate(timeout=LIMIT)
     assert running.returncode == 0
     until = time.monotonic() + LIMIT
-    while list(servers_of(repository)):
+    while servers_of(repository):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
+def test_server_does_not_outlive_the_run(repository: Path, number: int, status: int) -> None:
+    running = subprocess.Popen(command(*alone(repository), "-p", "60000"), stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("Request concurrency: 1"):
+            break
+    assert servers_of(repository)
+    os.kill(running.pid, number)
+    running.communicate(timeout=LIMIT)
+    assert running.returncode == status
+    until = time.monotonic() + LIMIT
+    while servers_of(repository):
         assert time.monotonic() < until
         time.sleep(0.05)
 
