@@ -9,7 +9,7 @@ from halimede.analyze.measurements import Measurement
 from halimede.analyze.ranking import SAME
 from halimede.analyze.space import instances_of
 from halimede.analyze.tables import Row, batching_text, config_of, instances_text, models_of
-from halimede.analyze.tags import TAGS
+from halimede.analyze.tags import tag_of
 
 FULL = 0.9
 """A machine that is busy for this share of the time is the limit."""
@@ -72,13 +72,13 @@ def lines(answer: Answer) -> Iterator[str]:
     """The answer, without the text of the configuration."""
     record, best = answer.record, answer.best
     yield f"{record.names.model}: {_what(answer)}"
-    yield f"  {'throughput':<12}{_compared(answer, 'perf_throughput')}"
+    yield f"  {'throughput':<11} {_compared(answer, 'perf_throughput')}"
     for tag in dict.fromkeys(("perf_latency_p99", *record.goal.objectives, *record.goal.constraints)):
         if tag != "perf_throughput" and tag in best.figures:
-            yield f"  {tag.removeprefix('perf_latency_'):<12}{_compared(answer, tag)}"
-    yield f"  {'why':<12}{why(answer)}"
-    yield f"  {'memory':<12}{memory(answer)}"
-    yield f"  {'more cores':<12}{more_cores(answer)}"
+            yield f"  {tag.removeprefix('perf_latency_'):<11} {_compared(answer, tag)}"
+    yield f"  {'why':<11} {why(answer)}"
+    yield f"  {'memory':<11} {memory(answer)}"
+    yield f"  {'more cores':<11} {more_cores(answer)}"
 
 
 def _what(answer: Answer) -> str:
@@ -97,7 +97,7 @@ def _what(answer: Answer) -> str:
 
 
 def _compared(answer: Answer, tag: str) -> str:
-    value, unit = answer.best.figures[tag], TAGS[tag].unit
+    value, unit = answer.best.figures[tag], tag_of(tag).unit
     text = f"{_number(value)} {unit}"
     if answer.default is not None and not answer.is_default and tag in answer.default.figures:
         before = answer.default.figures[tag]
@@ -128,7 +128,7 @@ def why(answer: Answer) -> str:
         tag = max(over, key=lambda each: over[each])
         return (
             f"the constraint on {tag} binds: with {heavier.candidate.load.value:g} it is "
-            f"{_number(heavier.figures[tag])} {TAGS[tag].unit}"
+            f"{_number(heavier.figures[tag])} {tag_of(tag).unit}"
         )
     limit = bottleneck(answer)
     gains = ""

@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf import json_format, text_format
 
-from halimede.analyze.space import Config, Setup
+from halimede.analyze.space import Config, Setup, batch_limit, instances_of, is_ensemble
 from halimede.checking.source import Source, Statement
 from halimede.errors import Invalid
 from halimede.protocol import model_config_pb2 as pb
@@ -55,6 +55,12 @@ def text_of(config: Config) -> str:
 def changes_to(setup: Setup, model: str) -> dict[str, Any]:
     """The changes of one model among those of a candidate."""
     return next((each.fields for each in setup if each.model == model), {})
+
+
+def places(configs: Mapping[str, Config], setup: Setup) -> int:
+    """Requests that all instances can run at a time, in the model with the fewest such places."""
+    found = [changed(config, changes_to(setup, model)) for model, config in configs.items() if not is_ensemble(config)]
+    return min((instances_of(each) * max(1, batch_limit(each)) for each in found), default=1)
 
 
 # ---- in the author's text

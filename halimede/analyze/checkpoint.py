@@ -29,6 +29,11 @@ class Record:
     mode: str = ""
     protocol: str = ""
 
+    @property
+    def is_group(self) -> bool:
+        """Whether these are models that get load together."""
+        return "," in self.names.model
+
     def find(self, candidate: Candidate) -> Measurement | None:
         return next((each for each in self.measurements if each.candidate == candidate), None)
 
@@ -73,15 +78,18 @@ class Checkpoints:
         self._number += 1
 
     def save(self) -> None:
-        """Writes all records. A file is complete or not there."""
+        """Writes all records. A file is complete or not there. Raises Invalid if it cannot be written."""
         document = {
             "format": FORMAT,
             "tool": f"halimede analyze {__version__}",
             "models": {name: _to_json(record) for name, record in self.records.items()},
         }
         draft = self.path.with_suffix(".new")
-        draft.write_text(json.dumps(document, indent=1))
-        draft.rename(self.path)
+        try:
+            draft.write_text(json.dumps(document, indent=1))
+            draft.rename(self.path)
+        except OSError as error:
+            raise Invalid(f"cannot write '{self.path}': {error.strerror}") from None
 
     def _read(self, path: Path) -> None:
         try:

@@ -4,8 +4,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from halimede.analyze import processes
@@ -14,12 +14,13 @@ from halimede.analyze.changes import text_of, with_changes
 from halimede.analyze.checkpoint import Checkpoints, Record
 from halimede.analyze.command_line import Order
 from halimede.analyze.control import Control, GrpcControl, HttpControl
+from halimede.analyze.group import ONE_PROCESS, Group, grouped
 from halimede.analyze.interrupt import Interrupt
 from halimede.analyze.launch import LocalServer, Ports, flags_of, free_ports, is_used
 from halimede.analyze.meter import Meter, Place
 from halimede.analyze.session import Session
 from halimede.analyze.settings import ModelSettings, Settings
-from halimede.analyze.tables import Row, check_fields, csv_text
+from halimede.analyze.tables import Row, check_fields, csv_text, models_of
 from halimede.errors import Error, Invalid, Unavailable
 from halimede.perf.options import Options
 from halimede.perf.profiler import Interrupted
@@ -27,15 +28,15 @@ from halimede.perf.server import split_url, target_of
 from halimede.perf.watch import Watch, live_stream
 from halimede.platform.limits import allow_many_files
 
-FAILED, INTERRUPTED = 1, 130
-"""Exit statuses."""
+FAILED = 1
+"""The exit status after an error."""
 _CODE = re.compile(r"^\[StatusCode\.\w+\] ")
 """What precedes the text of an error over gRPC."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 def run(order: Order) -> int:
-    """Returns the exit status: 0, 1 for an error, 130 after Ctrl-C."""
+    """Returns the exit status: 0, 1 for an error, 130 after Ctrl-C, 143 after SIGTERM."""
     settings = order.settings
     for warning in settings.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -62,6 +63,9 @@ class _Profile:
     def all(self) -> int:
         settings = self._settings
         self._check()
+        profiles = settings.models
+        if settings.is_on("run_config_profile_models_concurrently_enable") and len(profiles) > 1:
+            profiles = (grouped(profiles),)
         checkpoints = Checkpoints(Path(settings.text("checkpoint_directory")))
         checkpoints.check()
         checkpoints.start()
@@ -70,7 +74,7 @@ class _Profile:
         self._stack.callback(control.close)
         self._interrupt.install()
         self._stack.callback(self._interrupt.remove)
-        for own in settings.models:
+        for own in profiles:
             if self._interrupt.count:
                 break
             try:
@@ -80,12 +84,12 @@ class _Profile:
             except Error as error:
                 self._complain(f"error: {own.name}: {self._explained(error)}")
                 self._status = FAILED
-        self._write(checkpoints, [own.name for own in settings.models])
-        return INTERRUPTED if self._interrupt.count else self._status
+        self._write(checkpoints, [own.name for own in profiles])
+        return self._interrupt.status or self._status
 
     def _explained(self, error: Error) -> str:
-        if self._server is not None and not self._server.is_running:
-            return f"the server has ended: {self._server.last_words()}"
+        if self._server is not None and self._server.has_ended():
+            return f"the server has ended {self._server.ending}: {self._server.last_words()}"
         return _CODE.sub("", " ".join(str(error).split()))
 
     def _say(self, text: str) -> None:
@@ -112,10 +116,6 @@ class _Profile:
             raise Invalid("--apply needs --model-repository, the folder with the configurations")
         if self._is_local and not repository:
             raise Invalid("triton_launch_mode local needs --model-repository")
-        if settings.is_on("run_config_profile_models_concurrently_enable"):
-            raise Invalid(
-                "load on several models at the same time is not supported; they are tuned one after the other"
-            )
         for name in ("inference_output_fields", "gpu_output_fields", "server_output_fields"):
             check_fields(settings.words(name))
         _make_folder(Path(settings.text("export_path")) / "results")
@@ -176,10 +176,7 @@ class _Profile:
 
     def _profile(self, own: ModelSettings, place: Place, control: Control, checkpoints: Checkpoints) -> None:
         settings = self._settings
-        may_load = not settings.is_on("reload_model_disable") or self._is_local
-        called = settings.words("bls_composing_models")
-        seconds = float(settings.values["monitoring_interval"])
-        meter = Meter(own.name, called, own.perf_words, place, control, self._watch, may_load, seconds)
+        meter = self._meter(own, place, control)
         try:
             session = Session(settings, own, meter, checkpoints, self._interrupt, self._say, self._watch.clear)
             meter.check()
@@ -188,16 +185,35 @@ class _Profile:
             finally:
                 self._conclude(session)
         finally:
-            meter.close()
-            with suppress(Unavailable):  # the server may be gone
-                meter.restore()
+            _end(meter)
+
+    def _meter(self, own: ModelSettings, place: Place, control: Control) -> Meter | Group:
+        settings = self._settings
+        may_load = not settings.is_on("reload_model_disable") or self._is_local
+        called = settings.words("bls_composing_models")
+        seconds = float(settings.values["monitoring_interval"])
+        if not own.members:
+            return Meter(own.name, called, own.perf_words, place, control, self._watch, may_load, seconds)
+        quiet = Watch(self._interrupt.is_set, None)  # there is one live line
+        meters: list[Meter] = []
+        with ExitStack() as undo:
+            for each in own.members:
+                words = (*ONE_PROCESS, *each.perf_words)
+                asks = self._control(place)  # each is measured in a thread of its own
+                self._stack.callback(asks.close)
+                meter = Meter(each.name, called, words, place, asks, quiet, may_load, seconds)
+                undo.callback(_end, meter)
+                meters.append(meter)
+            undo.pop_all()
+        return Group(own.name, meters, bool(own.loads))
 
     def _conclude(self, session: Session) -> None:
         """Prints the answer, whatever ended the search."""
         answer = answer_of(session.record, os.cpu_count() or 1)
         if answer is None:
             reasons = list(dict.fromkeys(session.dropped.values()))
-            self._complain(f"error: {session.record.names.model}: nothing could be measured: {'; '.join(reasons)}")
+            why = f"nothing could be measured: {'; '.join(reasons)}" if reasons else "nothing was measured"
+            self._complain(f"error: {session.record.names.model}: {why}")
             self._status = FAILED
             return
         self._answers.append(answer)
@@ -253,18 +269,35 @@ class _Profile:
         ):
             text = csv_text(which, settings.words(fields))
             if text:
-                (folder / settings.text(name)).write_text(text)
-                self._say(f"\nWritten: {folder / settings.text(name)}, {checkpoints.path}")
+                path = folder / settings.text(name)
+                with self._saving(path):
+                    path.write_text(text)
+                    self._say(f"\nWritten: {path}, {checkpoints.path}")
         output = settings.text("output_model_repository_path")
-        if output:
-            for record in records:
+        for record in records if output else ():
+            with self._saving(output):
                 _write_variants(Path(output), Path(settings.text("model_repository")), record, self._files(record))
         if rows and not settings.is_on("skip_summary_reports"):
-            with suppress(ImportError):  # the libraries are those of an extra
+            with suppress(ImportError), self._saving("reports"):  # the libraries are those of an extra
                 from halimede.analyze.reports import write_summaries
 
                 for path in write_summaries(settings, self._answers):
                     self._say(f"Written: {path}")
+
+    @contextmanager
+    def _saving(self, what: object) -> Iterator[None]:
+        """Says if a file cannot be written, and goes on with the others."""
+        try:
+            yield
+        except OSError as error:
+            self._complain(f"error: cannot write '{error.filename or what}': {error.strerror}")
+            self._status = FAILED
+
+
+def _end(meter: Meter | Group) -> None:
+    meter.close()
+    with suppress(Unavailable):  # the server may be gone
+        meter.restore()
 
 
 def _make_folder(folder: Path) -> None:
@@ -285,18 +318,26 @@ def _models_in(repository: Path) -> list[str]:
 
 def _write_variants(output: Path, repository: Path, record: Record, files: Mapping[str, str]) -> None:
     """Writes each measured configuration of the model into a folder of its name, with links to the model's files, so
-    that a server can load it (X39)."""
+    that a server can load it (X39). For models that get load together each of these folders is a repository."""
     model = record.names.model
     shown = {each.candidate.setup: each for each in record.measurements}
     for name, setup in record.names.all():
         if setup not in shown:
             continue
-        text = setup_texts(record, shown[setup], files).get(model) or files.get(model) or text_of(record.configs[model])
-        folder = output / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / "config.pbtxt").write_text(with_changes(text, {"name": name}))
-        if repository.is_dir():
-            for each in (repository / model).iterdir():
-                if each.name != "config.pbtxt" and not each.name.startswith("."):
-                    (folder / each.name).symlink_to(each.resolve())
+        texts = {**files, **setup_texts(record, shown[setup], files)}
+        shutil.rmtree(output / name, ignore_errors=True)
+        if record.is_group:
+            for each in models_of(record):
+                text = texts.get(each) or text_of(record.configs[each])
+                _write_variant(output / name / each, text, repository / each)
+        else:
+            text = texts.get(model) or text_of(record.configs[model])
+            _write_variant(output / name, with_changes(text, {"name": name}), repository / model)
+
+
+def _write_variant(folder: Path, text: str, model: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(text)
+    for each in model.iterdir() if model.is_dir() else ():
+        if each.name != "config.pbtxt" and not each.name.startswith("."):
+            (folder / each.name).symlink_to(each.resolve())

@@ -32,7 +32,7 @@ BOTH = ("profile", "report")
 _IN_PROCESS = "load is made by halimede perf in this process"
 _NO_DOCKER = "no container is started"
 _NO_IDLE = "the idle server is not measured"
-_ONE_BY_ONE = "models are tuned one after the other"
+_ONE_BY_ONE = "it counts for models under load at the same time"
 _NO_DCGM = "figures of GPUs come from the server's metrics"
 
 INFERENCE_FIELDS = (
@@ -54,6 +54,7 @@ _ROWS = (
                 "profile_models", "words", (), "the models to tune, with commas between them; or words without a flag"
             ),
             Field("bls_composing_models", "words", (), "models that a model calls by itself, which are tuned with it"),
+            Field("ensemble_composing_models", "words", (), note="the configuration of an ensemble names its members"),
             Field("cpu_only_composing_models", "words", (), "called models that are to run on CPUs"),
             Field("config_file", "text", "", "a YAML file with any of these options", "f", BOTH),
             Field("cpu_only", "bool", False),
@@ -123,7 +124,7 @@ _ROWS = (
                 "run_config_profile_models_concurrently_enable",
                 "bool",
                 False,
-                "put load on all models at the same time",
+                "put load on all models at the same time, and tune them together",
             ),
         ),
     ),
@@ -253,8 +254,14 @@ MODEL_FIELDS = (
     "run_config_search_min_model_batch_size", "run_config_search_max_model_batch_size",
 )  # fmt: skip
 """What a model under `profile_models` may have of its own."""
-UNUSED_OF_MODELS = (
-    "weighting", "genai_perf_flags", "triton_server_flags", "triton_server_environment", "triton_docker_args",
-)  # fmt: skip
-"""Those of them that have no effect: one server serves all models, and they are tuned one after the other."""
+UNUSED_OF_MODELS: Mapping[str, str] = MappingProxyType(
+    {
+        "weighting": _ONE_BY_ONE,
+        **dict.fromkeys(
+            ("genai_perf_flags", "triton_server_flags", "triton_server_environment", "triton_docker_args"),
+            "one server serves all models",
+        ),
+    }
+)
+"""Those of them that have no effect, and why. `weighting` has one for models that get load together."""
 PARAMETER_FIELDS = ("batch_sizes", "concurrency", "request_rate")

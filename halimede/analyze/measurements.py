@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from halimede.analyze.space import Candidate, Load, Variant
+from halimede.analyze.tags import TAGS
 from halimede.perf.statistics import Counts, GpuMetrics, Level, ServerStats
 
 MEGABYTE = 1_000_000
@@ -144,6 +145,36 @@ def merged(a: Measurement, b: Measurement) -> Measurement:
         cores=mean_if(a.cores, b.cores),
         overhead=mean(a.overhead, b.overhead),
         others=mean_if(a.others, b.others),
+    )
+
+
+def together(candidate: Candidate, parts: Mapping[str, Measurement]) -> Measurement:
+    """What was measured of several models at the same time: the sum of their throughput and the worst of other figures,
+    and those of each with the name of its model and a colon before them."""
+    found: dict[str, list[float]] = {}
+    for part in parts.values():
+        for tag, value in part.figures.items():
+            found.setdefault(tag, []).append(value)
+    figures = {
+        tag: sum(values) if tag == "perf_throughput" else max(values) if TAGS[tag].less_is_better else min(values)
+        for tag, values in found.items()
+    }
+    for name, part in parts.items():
+        figures |= {f"{name}:{tag}": value for tag, value in part.figures.items()}
+    each = list(parts.values())
+    cores = [part.cores for part in each if part.cores is not None]
+    overhead = sum(part.overhead for part in each)
+    # Others of one model are the clients of the rest, too.
+    others = [part.others + part.overhead - overhead for part in each if part.others is not None]
+    return Measurement(
+        candidate,
+        figures,
+        {name: member for part in each for name, member in part.members.items()},
+        max(part.noise for part in each),
+        max(part.seconds for part in each),
+        max(cores, default=None),
+        overhead,
+        max(0.0, min(others)) if others else None,
     )
 
 

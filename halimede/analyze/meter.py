@@ -5,7 +5,8 @@ one thread.
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,8 +25,9 @@ from halimede.perf.fleet import Fleet
 from halimede.perf.metrics import LIMIT, MetricsReader
 from halimede.perf.model import model_of
 from halimede.perf.options import Options
-from halimede.perf.profiler import Failure, Profiler, Watcher
+from halimede.perf.profiler import LOAD_FAILED, Failure, Profiler, Watcher
 from halimede.perf.server import Asker, GrpcServer, HttpServer, Refused, Server, target_of
+from halimede.perf.statistics import Window
 from halimede.perf.workload import Workload, build
 from halimede.platform.gpus import visible_gpus
 from halimede.platform.machine import Processors
@@ -177,19 +179,27 @@ class Meter:
 
     def measure(self, candidate: Candidate, question: Question) -> Measurement:
         """Raises Dropped if the candidate cannot be measured, Unavailable if the server is gone, and Interrupted."""
+        self.prepare(candidate)
+        return self.under_load(candidate, stop_rule(question))
+
+    def prepare(self, candidate: Candidate) -> None:
+        """Loads the candidate, and builds its requests. Raises what `measure` raises."""
         load = candidate.load
         limit = changes_to(candidate.setup, self.model).get("max_batch_size", batch_limit(self.configs[self.model]))
         if load.batch_size > max(1, limit):
             raise Dropped(f"requests have a batch of {load.batch_size}, and the model takes {limit}")
         self.apply(candidate)
-        try:
-            bench = self._bench(load.batch_size)
-            began, used, machine = time.monotonic(), self._used(), Processors()
-            level = bench.profiler.steady(load.value, load.is_rate, SETTLE_SECONDS, WINDOW_SECONDS, stop_rule(question))
-            spent, busy = time.monotonic() - began, machine.look()
-        except (Failure, Unavailable) as error:
-            self._control.is_ready(self.model)  # raises if the server is gone
-            raise Dropped(" ".join(str(error).split())) from None
+        with self._dropping():
+            self._bench(load.batch_size)
+
+    def under_load(self, candidate: Candidate, is_enough: Callable[[Sequence[Window]], bool]) -> Measurement:
+        """Measures a candidate that is prepared, until `is_enough` is true of the windows. Raises what `measure`
+        raises."""
+        load, bench = candidate.load, self._bench(candidate.load.batch_size)
+        began, used, machine = time.monotonic(), self._used(), Processors()
+        with self._dropping():
+            level = bench.profiler.steady(load.value, load.is_rate, SETTLE_SECONDS, WINDOW_SECONDS, is_enough)
+        spent, busy = time.monotonic() - began, machine.look()
         figures = figures_of(level)
         pid = self._place.pid
         if pid is not None and (memory := processes.memory(pid)) is not None:
@@ -208,6 +218,16 @@ class Meter:
             if busy is not None and cores is not None
             else None,
         )
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        """Raises Dropped for what fails, unless the server is gone."""
+        try:
+            yield
+        except (Failure, Unavailable) as error:
+            self._control.is_ready(self.model)  # raises if the server is gone
+            text = " ".join(str(error).split())
+            raise Dropped(text.replace(f"{LOAD_FAILED} Thread [0] had error:", "requests fail:")) from None
 
     def _used(self) -> float:
         return processes.seconds_used(self._place.pid) if self._place.pid is not None else 0.0

@@ -6,7 +6,7 @@ from functools import cmp_to_key
 from math import inf
 
 from halimede.analyze.measurements import Measurement
-from halimede.analyze.tags import TAGS
+from halimede.analyze.tags import tag_of
 
 DEFAULT_WEIGHT = 10.0
 SAME = 0.03
@@ -40,7 +40,7 @@ class Goal:
             middle = (first + second) / 2
             if middle:
                 share = (first - second) / middle
-                total += part * (-share if TAGS[tag].less_is_better else share)
+                total += part * (-share if tag_of(tag).less_is_better else share)
         return total / weight if weight else 0.0
 
     def broken(self, a: Measurement) -> dict[str, float]:

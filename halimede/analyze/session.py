@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from halimede.analyze.checkpoint import Checkpoints, Record
+from halimede.analyze.group import Group
 from halimede.analyze.interrupt import Interrupt
 from halimede.analyze.measurements import Measurement, merged
 from halimede.analyze.meter import Dropped, Meter
@@ -16,7 +17,7 @@ from halimede.analyze.searches.adaptive import adaptive
 from halimede.analyze.searches.brute import brute, manual
 from halimede.analyze.searches.quick import quick
 from halimede.analyze.settings import ModelSettings, Settings
-from halimede.analyze.space import Axis, Candidate, Space, axes_of, batch_limit, is_ensemble
+from halimede.analyze.space import Axis, Candidate, Space, axes_of, batch_limit, members_of
 from halimede.analyze.tables import Row, heading, progress
 from halimede.errors import Invalid
 
@@ -31,20 +32,23 @@ TRIES = 3
 Say = Callable[[str], None]
 
 
-def space_of(settings: Settings, own: ModelSettings, meter: Meter) -> Space:
+def space_of(settings: Settings, own: ModelSettings, meter: Meter | Group) -> Space:
     """The axes of a model: its own, or those of the models that it calls."""
-    on_cpus, delays = settings.words("cpu_only_composing_models"), settings.delays
+    on_cpus, delays = {*settings.words("cpu_only_composing_models")}, settings.delays
+    on_cpus |= {each.name for each in own.members if each.cpu_only}
+    if own.members and "run_config_search_queue_delays" not in settings.given:
+        delays = ()
     configs = {
         name: _on_cpu(config) if own.cpu_only or name in on_cpus else config for name, config in meter.configs.items()
     }
     axes: list[Axis] = []
-    whole = batch_limit(configs[own.name]) if is_ensemble(configs[own.name]) else 0
     for name, config in configs.items():
         # A member must take the largest batch of its ensemble.
-        least = max(own.bounds.min_batch, whole)
+        whole = [batch_limit(each) for each in configs.values() if name in members_of(each)]
+        least = max([own.bounds.min_batch, *whole])
         bounds = replace(own.bounds, min_batch=least, max_batch=max(least, own.bounds.max_batch))
         axes += axes_of(name, config, bounds, delays)
-    return Space(tuple(axes), configs)
+    return Space(tuple(axes), configs, bool(own.members))
 
 
 def _on_cpu(config: Any) -> Any:
@@ -54,7 +58,7 @@ def _on_cpu(config: Any) -> Any:
 
 def search_of(settings: Settings, own: ModelSettings, plan: Plan, seed: int) -> tuple[str, Search]:
     """The name of the search that the user wants, and the search. Raises Invalid."""
-    mode = settings.text("run_config_search_mode")
+    mode = "quick" if own.members else settings.text("run_config_search_mode")
     if own.changes:
         return "manual", manual(plan, own.name, own.changes)
     if settings.is_on("run_config_search_disable"):
@@ -86,7 +90,7 @@ class Session:
         self,
         settings: Settings,
         own: ModelSettings,
-        meter: Meter,
+        meter: Meter | Group,
         checkpoints: Checkpoints,
         interrupt: Interrupt,
         say: Say,

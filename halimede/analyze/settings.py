@@ -31,6 +31,8 @@ class ModelSettings:
     cpu_only: bool = False
     perf_words: tuple[str, ...] = ()
     weighting: int = 1
+    members: tuple["ModelSettings", ...] = ()
+    """The models that get load together, if this is a group of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,14 @@ def read(command: str, given: Values, perf_words: Sequence[str] = ()) -> Setting
     for name, value in raw.items():
         values[name] = value_of(FIELDS[name], value)
     warnings = [f"{name} has no effect: {FIELDS[name].note}" for name in raw if FIELDS[name].note]
+    unused = {**UNUSED_OF_MODELS}
+    if values["run_config_profile_models_concurrently_enable"]:
+        del unused["weighting"]
     warnings += [
-        f"{key} of the model '{name}' has no effect: one server serves all models, which are tuned one after the other"
+        f"{key} of the model '{name}' has no effect: {unused[key]}"
         for name, own in _models(models).items()
         for key in own
-        if key in UNUSED_OF_MODELS
+        if key in unused
     ]
     profiles = tuple(_model(name, own, values, perf_words) for name, own in _models(models).items())
     if command == "report" and raw.get("report_model_configs"):

@@ -1,6 +1,7 @@
 """What can be changed: axes of values, and the candidates that they make. Pure."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -78,6 +79,8 @@ class Space:
 
     axes: tuple[Axis, ...]
     configs: Mapping[str, Config] = field(default_factory=dict)
+    is_group: bool = False
+    """Whether each model gets load of its own, instead of what passes through a pipeline."""
 
     @property
     def start(self) -> Point:
@@ -86,45 +89,35 @@ class Space:
 
     @property
     def size(self) -> int:
-        count = 1
-        for axis in self.axes:
-            count *= len(axis.values)
-        return count
+        return math.prod(len(axis.values) for axis in self.axes)
 
     def has(self, point: Point) -> bool:
         return all(0 <= place < len(axis.values) for place, axis in zip(point, self.axes, strict=True))
 
+    def values(self, point: Point) -> dict[str, dict[Kind, int]]:
+        """The values there, by model."""
+        found: dict[str, dict[Kind, int]] = {}
+        for place, axis in zip(point, self.axes, strict=True):
+            found.setdefault(axis.model, {})[axis.kind] = axis.values[place]
+        return found
+
     def value(self, point: Point, model: str, kind: Kind) -> int | None:
         """The value that a model has there; None if the space does not change it."""
-        for place, axis in zip(point, self.axes, strict=True):
-            if (axis.model, axis.kind) == (model, kind):
-                return axis.values[place]
-        return None
+        return self.values(point).get(model, {}).get(kind)
 
     def models(self) -> list[str]:
         return list(dict.fromkeys(axis.model for axis in self.axes))
 
     def setup(self, point: Point) -> Setup:
         """The changes that lead there. Fields that have their value already are left out."""
-        found = []
-        for model in self.models():
-            values = {
-                axis.kind: axis.values[place]
-                for place, axis in zip(point, self.axes, strict=True)
-                if axis.model == model
-            }
-            changes = changes_of(self.configs[model], values)
-            if changes:
-                found.append(variant(model, changes))
-        return tuple(found)
+        changes = {model: changes_of(self.configs[model], values) for model, values in self.values(point).items()}
+        return tuple(variant(model, each) for model, each in changes.items() if each)
 
     def clients(self, point: Point) -> int:
-        """Twice the requests that all instances can run at a time (X37), those of the narrowest model of a pipeline."""
-        places = [
-            max(1, self.value(point, model, Kind.BATCH) or 1) * max(1, self.value(point, model, Kind.INSTANCES) or 1)
-            for model in self.models()
-        ]
-        return 2 * min(places, default=1)
+        """Twice the requests that all instances can run at a time (X37), those of the narrowest model of a pipeline, or
+        of the widest one of a group."""
+        places = [each.get(Kind.BATCH, 1) * each.get(Kind.INSTANCES, 1) for each in self.values(point).values()]
+        return 2 * (max(places, default=1) if self.is_group else min(places, default=1))
 
 
 # ---- reading configurations

@@ -96,8 +96,14 @@ def title_of(name: str) -> str:
 def cell(row: Row, name: str) -> str:
     if name in _CELLS:
         return _CELLS[name](row)
-    value = row.found.figures.get(known(name) or name)
-    return "" if value is None else f"{value:.4g}" if value < 1000 else f"{value:.1f}"
+    tag, figures = known(name) or name, row.found.figures
+    # Models that are measured together have figures of their own.
+    own = [figures[f"{model}:{tag}"] for model in models_of(row.record) if f"{model}:{tag}" in figures]
+    return ", ".join(map(_number, own or [figures[tag]])) if tag in figures else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if value < 1000 else f"{value:.1f}"
 
 
 def csv_text(rows: Sequence[Row], fields: Sequence[str]) -> str:

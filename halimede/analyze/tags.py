@@ -55,6 +55,11 @@ ALIASES: Mapping[str, str] = MappingProxyType({"perf_latency": "perf_latency_p99
 """Older names of tags."""
 
 
+def tag_of(name: str) -> Tag:
+    """The tag of a figure. Those of models that are measured together have the model's name and a colon before it."""
+    return TAGS[name.rpartition(":")[2]]
+
+
 def known(tag: str) -> str | None:
     """The present name of a tag; None if there is none."""
     tag = ALIASES.get(tag, tag)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from halimede.analyze.measurements import Measurement
 from halimede.analyze.ranking import Goal
-from halimede.analyze.space import Bounds, Candidate, Load, Setup, Space, doubling
+from halimede.analyze.space import Bounds, Candidate, Load, Point, Setup, Space, doubling
 
 Search = Generator[Candidate, Measurement | None, None]
 """Is sent None for a candidate that could not be measured."""
@@ -42,6 +42,10 @@ class Plan:
     @property
     def highest(self) -> int:
         return self.bounds.max_rate if self.is_rate else self.bounds.max_concurrency
+
+    def clients(self, point: Point) -> float:
+        """How many clients suit a point, within the bounds (X37)."""
+        return self.clamped(self.space.clients(point))
 
     def clamped(self, value: float) -> float:
         return min(max(value, self.lowest), self.highest)

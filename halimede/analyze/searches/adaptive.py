@@ -14,11 +14,11 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from math import inf
 
-from halimede.analyze.changes import changed, changes_to
+from halimede.analyze.changes import places
 from halimede.analyze.measurements import Measurement, Member
 from halimede.analyze.ranking import SAME
 from halimede.analyze.searches import Climb, Plan, Search, refine
-from halimede.analyze.space import Axis, Candidate, Kind, Point, Setup, batch_limit, instances_of
+from halimede.analyze.space import Axis, Candidate, Kind, Point, Setup
 
 IDLE = 0.7
 """Instances that are busy for less than this share of the time are not the limit."""
@@ -249,20 +249,12 @@ class _Walk:
             else:
                 misses += 1
             # More clients than there are places fill no batch any more.
-            is_full = value >= self._places(setup)
+            is_full = value >= places(self._space.configs, setup)
             if misses > (PATIENCE if not setup else 0 if is_full or factor < 1 else 1):
                 break
             if misses and setup and factor > 1:
                 factor = 4.0
         return found
-
-    def _places(self, setup: Setup) -> int:
-        """Requests that all instances can run at a time, in the model with the fewest such places."""
-        found = []
-        for model in self._space.models():
-            config = changed(self._space.configs[model], changes_to(setup, model))
-            found.append(instances_of(config) * max(1, batch_limit(config)))
-        return min(found, default=1)
 
     def _is_over(self, measured: Measurement) -> bool:
         """Whether more load can only be worse: the latency is over its limit already."""

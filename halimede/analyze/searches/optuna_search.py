@@ -1,11 +1,11 @@
 """Search by the library optuna, of the extra `halimede[analyze]` (X38)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import optuna
 
-from halimede.analyze.measurements import Measurement
 from halimede.analyze.searches import Plan, Search, finish
 from halimede.analyze.space import Candidate, doubling
 
@@ -35,28 +35,16 @@ def search_by_optuna(plan: Plan, trials: Trials) -> Search:
     """Measures the configuration as it is, then what the sampler proposes. The score is the gain over the former."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=trials.seed))
-    loads = plan.loads or doubling(plan.lowest, plan.highest)
-    size = plan.space.size * len(plan.batch_sizes) * (1 if trials.use_formula else len(loads))
+    loads = plan.loads or (() if trials.use_formula else doubling(plan.lowest, plan.highest))
+    size = plan.space.size * len(plan.batch_sizes) * max(1, len(loads))
     least, most = trials.bounds(size)
-    found: list[Measurement] = []
-    first = plan.clamped(plan.space.clients(plan.space.start)) if not plan.loads else plan.loads[0]
+    first = plan.loads[0] if plan.loads else plan.clients(plan.space.start)
     default = yield Candidate((), plan.load(first, plan.batch_sizes[0]))
-    if default is not None:
-        found.append(default)
+    found = [default] if default is not None else []
     highest, since = -math.inf, 0
     for number in range(most):
         trial = study.ask()
-        point = tuple(
-            axis.values.index(trial.suggest_categorical(f"{axis.model} {axis.kind.value}", axis.values))
-            for axis in plan.space.axes
-        )
-        batch_size = trial.suggest_categorical("batch_size", plan.batch_sizes)
-        value = (
-            plan.clamped(plan.space.clients(point))
-            if trials.use_formula and not plan.loads
-            else trial.suggest_categorical("load", loads)
-        )
-        measured = yield Candidate(plan.space.setup(point), plan.load(value, batch_size))
+        measured = yield _proposed(plan, trial, loads)
         score = FAILED
         if measured is not None:
             found.append(measured)
@@ -67,3 +55,14 @@ def search_by_optuna(plan: Plan, trials: Trials) -> Search:
         if number + 1 >= least and since >= trials.early_exit:
             break
     yield from finish(plan, found, sweeps=plan.has_sweep)
+
+
+def _proposed(plan: Plan, trial: optuna.Trial, loads: Sequence[float]) -> Candidate:
+    """What the sampler proposes. Without loads, the number of clients follows from the configuration."""
+    point = tuple(
+        axis.values.index(trial.suggest_categorical(f"{axis.model} {axis.kind.value}", axis.values))
+        for axis in plan.space.axes
+    )
+    batch_size = trial.suggest_categorical("batch_size", plan.batch_sizes)
+    value = trial.suggest_categorical("load", loads) if loads else plan.clients(point)
+    return Candidate(plan.space.setup(point), plan.load(value, batch_size))

@@ -19,7 +19,7 @@ def quick(plan: Plan) -> Search:
     """Measures the configuration as it is, then walks. Then measures other loads of the best configurations."""
     found: list[Measurement] = []
     for batch_size in plan.batch_sizes:
-        default = yield Candidate((), plan.load(plan.clamped(plan.space.clients(plan.space.start)), batch_size))
+        default = yield Candidate((), plan.load(plan.clients(plan.space.start), batch_size))
         if default is not None:
             found.append(default)
         walk = Walk(plan, batch_size)
@@ -40,7 +40,7 @@ class Walk:
         self._visits: dict[Point, int] = {self._home: 1}
 
     def load(self, point: Point) -> Load:
-        value = self._plan.loads[-1] if self._plan.loads else self._plan.clamped(self._plan.space.clients(point))
+        value = self._plan.loads[-1] if self._plan.loads else self._plan.clients(point)
         return self._plan.load(value, self._batch_size)
 
     def add(self, point: Point, measured: Measurement | None) -> None:
