@@ -109,7 +109,7 @@ def test_server_sees_the_rate_that_was_asked_for(served: Serving, distribution: 
 
 @pytest.mark.rows("X4")
 def test_requests_that_are_sent_late_are_reported(served: Serving) -> None:
-    words = ("--request-rate-range", "200", "-p", "1000", "-s", "999", "-r", "3")
+    words = ("--request-rate-range", "200", "--request-count", "600")
     running = subprocess.Popen(
         command("-m", "floor", "-u", served.http_url, *SHAPE, *words), stdout=subprocess.PIPE, text=True
     )
@@ -268,7 +268,7 @@ def test_server_that_dies_ends_the_run_and_what_was_measured_is_kept(tmp_path: P
         said, complained = running.communicate(timeout=LIMIT)
     assert running.returncode == 99
     # Requests may fail first, or a question about statistics.
-    assert complained.startswith(("Failed to maintain requested inference load.", "failed to connect to 127.0.0.1:"))
+    assert complained.startswith("Failed to maintain requested inference load.") or serving.http_url in complained
     assert "Concurrency: 1, throughput: " in said
     with (tmp_path / "a.csv").open(newline="") as file:
         assert "1" in [row["Concurrency"] for row in csv.DictReader(file)]
