@@ -28,13 +28,13 @@ from halimede.perf.metrics import MetricsReader
 from halimede.perf.model import Model, model_of
 from halimede.perf.options import GENERIC_ERROR, SUCCESS, TRITON, Options, Range
 from halimede.perf.own_server import OwnServer
-from halimede.perf.profiler import Experiment, Failure, Interrupted, Profiler, print_now, rate_of_file
+from halimede.perf.profiler import Experiment, Failure, Profiler, print_now, rate_of_file
 from halimede.perf.requests import Tensor
 from halimede.perf.results import comparison, document_of, read_document
 from halimede.perf.server import Asker, GrpcServer, HttpServer, Server, target_of
 from halimede.perf.sessions import Sessions
 from halimede.perf.statistics import Level
-from halimede.perf.watch import Interrupt, Watch, live_stream
+from halimede.perf.watch import Interrupt, Interrupted, Watch, live_stream
 from halimede.perf.workload import Workload, build
 from halimede.platform.limits import allow_many_files
 

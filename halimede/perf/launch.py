@@ -85,14 +85,16 @@ class Launched:
 
     def stop(self) -> None:
         """Ends it, and what it started."""
-        if self.is_running:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):  # then it is killed
-                self._process.wait(STOP_SECONDS)
-        with suppress(ProcessLookupError):  # nothing is left of its group
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._sink.close()
+        try:
+            if self.is_running:
+                self._process.terminate()
+                with suppress(subprocess.TimeoutExpired):  # then it is killed
+                    self._process.wait(STOP_SECONDS)
+        finally:  # after Ctrl-C too
+            with suppress(ProcessLookupError):  # nothing is left of its group
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._sink.close()
 
     def kill(self) -> None:
         """Ends it at once."""

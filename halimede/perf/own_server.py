@@ -43,8 +43,10 @@ class OwnServer(Launched):
             _ask(target, "RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name=name))
 
     def stop(self) -> None:
-        super().stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            super().stop()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def kill(self) -> None:
         super().kill()

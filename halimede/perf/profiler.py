@@ -33,6 +33,7 @@ from halimede.perf.statistics import (
     no_records,
     server_stats,
 )
+from halimede.perf.watch import Interrupted
 from halimede.perf.workload import Workload
 
 TICK = 0.1
@@ -53,10 +54,6 @@ class Failure(Error):
     def __init__(self, message: str, status: int = GENERIC_ERROR) -> None:
         super().__init__(message)
         self.status = status
-
-
-class Interrupted(Exception):
-    """The user has pressed Ctrl-C."""
 
 
 class Watcher(Protocol):

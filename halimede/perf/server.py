@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
@@ -18,8 +18,11 @@ from halimede.perf.clients.io import Io, Slot, Target
 from halimede.perf.options import UNIX, Options, Tls
 from halimede.perf.requests import framed_message
 from halimede.perf.statistics import Snapshot, snapshot_of
+from halimede.perf.watch import Interrupted
 from halimede.protocol import inference_pb2 as pb
 
+LOOK_SECONDS = 0.1
+"""Between two looks at whether the user wants to stop."""
 LIMIT = 20.0
 """Seconds for one answer, unless the caller says otherwise."""
 SERVICE = "/inference.GRPCInferenceService/"
@@ -103,12 +106,17 @@ def https_context(tls: Tls) -> ssl.SSLContext:
 
 
 class Asker:
-    """Sends one request at a time and waits for the answer."""
+    """Sends one request at a time and waits for the answer. Raises Interrupted meanwhile if `stops()`."""
 
     def __init__(
-        self, target: Target, is_grpc: bool, headers: Sequence[tuple[str, str]] = (), limit: float = LIMIT
+        self,
+        target: Target,
+        is_grpc: bool,
+        headers: Sequence[tuple[str, str]] = (),
+        limit: float = LIMIT,
+        stops: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._io, self._limit = Io(), limit
+        self._io, self._limit, self._stops = Io(), limit, stops
         self._target = target
         self._headers = headers
         self._done = False
@@ -126,7 +134,10 @@ class Asker:
             if left <= 0:
                 slot.close()
                 raise Unavailable(f"{self._target.authority} does not answer")
-            self._io.turn(int(left * 1e9), False)
+            if self._stops():
+                slot.close()
+                raise Interrupted
+            self._io.turn(int(min(left, LOOK_SECONDS) * 1e9), False)
         if slot.is_broken:
             raise Unavailable(self._error)
         if self._error:

@@ -18,6 +18,10 @@ RECENT_NANOSECONDS = 1_000_000_000
 BAR = 20
 
 
+class Interrupted(Exception):
+    """The user wants the program to stop."""
+
+
 class Interrupt:
     """Counts SIGINT (Ctrl-C) and SIGTERM: the first ends the measurement in order, the second ends the program at once
     (X26)."""

@@ -271,5 +271,6 @@ def error_text(status: int, body: bytes) -> str:
         text = error["message"] if isinstance(error, dict) else error
         return f"[{status}] {text}"
     except (ValueError, LookupError, TypeError):
-        shown = body[:200].decode(errors="replace").strip()
-        return f"[{status}] {shown}" if shown else f"HTTP status {status}"
+        shown = " ".join(body[:200].decode(errors="replace").split())
+        # A page of HTML is for a browser.
+        return f"[{status}] {shown}" if shown and not shown.startswith("<") else f"HTTP status {status}"

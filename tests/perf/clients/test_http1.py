@@ -152,6 +152,8 @@ def test_server_that_is_not_there_is_named() -> None:
         (b'{"error":{"message":"too long"}}', "[400] too long"),
         (b"plain words", "[400] plain words"),
         (b"", "HTTP status 400"),
+        (b"<!DOCTYPE HTML>\n<html>", "HTTP status 400"),
+        (b"two\nlines", "[400] two lines"),
     ],
 )
 def test_error_has_the_words_of_the_server(body: bytes, text: str) -> None:
