@@ -23,9 +23,8 @@ from halimede.analyze.settings import ModelSettings, Settings
 from halimede.analyze.tables import Row, check_fields, csv_text, models_of
 from halimede.errors import Error, Invalid, Unavailable
 from halimede.perf.options import Options
-from halimede.perf.profiler import Interrupted
 from halimede.perf.server import split_url, target_of
-from halimede.perf.watch import Watch, live_stream
+from halimede.perf.watch import Interrupted, Watch, live_stream
 from halimede.platform.limits import allow_many_files
 
 FAILED = 1
@@ -59,6 +58,8 @@ class _Profile:
         self._server: LocalServer | None = None
         self._answers: list[Answer] = []
         self._status = 0
+        self._is_restoring = False
+        """Whether the server becomes as it was: that is not interrupted."""
 
     def all(self) -> int:
         settings = self._settings
@@ -170,7 +171,8 @@ class _Profile:
 
     def _control(self, place: Place) -> Control:
         target = target_of(Options(url=place.url, protocol=place.protocol))
-        return HttpControl(target) if place.protocol == "http" else GrpcControl(target)
+        kind = HttpControl if place.protocol == "http" else GrpcControl
+        return kind(target, lambda: self._interrupt.is_set() and not self._is_restoring)
 
     # ---- one model
 
@@ -185,7 +187,7 @@ class _Profile:
             finally:
                 self._conclude(session)
         finally:
-            _end(meter)
+            self._end(meter)
 
     def _meter(self, own: ModelSettings, place: Place, control: Control) -> Meter | Group:
         settings = self._settings
@@ -202,10 +204,19 @@ class _Profile:
                 asks = self._control(place)  # each is measured in a thread of its own
                 self._stack.callback(asks.close)
                 meter = Meter(each.name, called, words, place, asks, quiet, may_load, seconds)
-                undo.callback(_end, meter)
+                undo.callback(self._end, meter)
                 meters.append(meter)
             undo.pop_all()
         return Group(own.name, meters, bool(own.loads))
+
+    def _end(self, meter: Meter | Group) -> None:
+        meter.close()
+        self._is_restoring = True
+        try:
+            with suppress(Unavailable):  # the server may be gone
+                meter.restore()
+        finally:
+            self._is_restoring = False
 
     def _conclude(self, session: Session) -> None:
         """Prints the answer, whatever ended the search."""
@@ -292,12 +303,6 @@ class _Profile:
         except OSError as error:
             self._complain(f"error: cannot write '{error.filename or what}': {error.strerror}")
             self._status = FAILED
-
-
-def _end(meter: Meter | Group) -> None:
-    meter.close()
-    with suppress(Unavailable):  # the server may be gone
-        meter.restore()
 
 
 def _make_folder(folder: Path) -> None:

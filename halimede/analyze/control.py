@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -20,7 +20,8 @@ _STEP = 0.02
 
 
 class Control(Protocol):
-    """What the analysis asks of a server. Each call raises Refused with the server's text, and Unavailable."""
+    """What the analysis asks of a server. Each call raises Refused with the server's text, Unavailable, and Interrupted
+    if it is to stop."""
 
     def load(self, model: str, config: str | None) -> None: ...
     def unload(self, model: str) -> None: ...
@@ -33,8 +34,8 @@ class Control(Protocol):
 class HttpControl:
     """Asks over HTTP."""
 
-    def __init__(self, target: Target) -> None:
-        self._ask = Asker(target, False, limit=LOAD_SECONDS)
+    def __init__(self, target: Target, stops: Callable[[], bool] = lambda: False) -> None:
+        self._ask = Asker(target, False, limit=LOAD_SECONDS, stops=stops)
 
     def load(self, model: str, config: str | None) -> None:
         body = {"parameters": {"config": config}} if config is not None else {}
@@ -66,8 +67,8 @@ class HttpControl:
 class GrpcControl:
     """Asks over gRPC."""
 
-    def __init__(self, target: Target) -> None:
-        self._ask = Asker(target, True, limit=LOAD_SECONDS)
+    def __init__(self, target: Target, stops: Callable[[], bool] = lambda: False) -> None:
+        self._ask = Asker(target, True, limit=LOAD_SECONDS, stops=stops)
 
     def _call(self, method: str, request: Any) -> bytes:
         return self._ask.grpc(SERVICE + method, request.SerializeToString())

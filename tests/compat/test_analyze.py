@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -623,6 +624,24 @@ def test_interrupts_end_the_search(repository: Path, tmp_path: Path, times: int)
     if times < 3:
         assert "slow: it is best as it is" in said
         assert len(table(tmp_path)) >= 2
+
+
+def test_second_interrupt_ends_the_wait_for_a_server_that_does_not_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        words = ("profile", "slow", "--triton-launch-mode", "remote", "--triton-grpc-endpoint", address)
+        running = subprocess.Popen(command(*words), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        mute.settimeout(LIMIT)
+        connection, _ = mute.accept()
+        with connection:
+            connection.settimeout(LIMIT)
+            connection.recv(1)  # the first question
+            assert running.stderr is not None
+            for _ in range(2):
+                running.send_signal(signal.SIGINT)
+                assert running.stderr.readline().startswith("Interrupted: ")
+            assert running.wait(LIMIT / 4) == 130
+            assert running.stderr.read() == ""
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
