@@ -73,7 +73,7 @@ def compiled(forest: Forest, threads: int, folder: Path) -> Predict | None:
     path = folder / f"{forest.model.num_tree}-{forest.dtype}.so"
     tl2cgen.export_lib(forest.model, toolchain="gcc", libpath=path, params={"parallel_comp": 8}, verbose=False)
     predictor = tl2cgen.Predictor(path, nthread=threads)
-    return lambda given: predictor.predict(tl2cgen.DMatrix(given, dtype=str(forest.dtype)))
+    return lambda given: predictor.predict(tl2cgen.DMatrix(given.astype(forest.dtype, copy=False)))
 
 
 def candidates(forest: Forest, own: Predict, threads: int, folder: Path) -> Iterator[tuple[str, Predict]]:
