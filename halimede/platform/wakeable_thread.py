@@ -7,6 +7,7 @@ loop to a thread and back takes 14 us this way and 40 us by `SimpleQueue` (measu
 
 import logging
 import os
+import select
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -23,10 +24,15 @@ _SIGNAL = (1).to_bytes(8, "little")
 
 class WakeableThread:
     """A daemon thread. It inherits the cores of the thread that starts it, which may be under a host policy. `submit`,
-    `call` and `stop` may be called on any other thread."""
+    `call` and `stop` may be called on any other thread.
 
-    def __init__(self, name: str) -> None:
+    If it has had no work for `idle_seconds`, it calls `when_idle`, which must not raise, once.
+    """
+
+    def __init__(self, name: str, when_idle: Callable[[], None] | None = None, idle_seconds: float = 0.0) -> None:
         """Raises OSError or RuntimeError if the system has no descriptors or threads left."""
+        self._when_idle = when_idle
+        self._idle_milliseconds = idle_seconds * 1000
         self._work: deque[Callable[[], None] | None] = deque()
         self._sleeps = False
         self._waking = Lock()
@@ -83,9 +89,17 @@ class WakeableThread:
         while not self._work:
             self._sleeps = True
             if not self._work:
-                os.read(self._read_end, 64)
+                self._sleep()
             self._sleeps = False
         return self._work.popleft()
+
+    def _sleep(self) -> None:
+        if self._when_idle is not None:
+            waiting = select.poll()
+            waiting.register(self._read_end, select.POLLIN)
+            if not waiting.poll(self._idle_milliseconds):
+                self._when_idle()
+        os.read(self._read_end, 64)
 
     def _close(self) -> None:
         with self._waking:

@@ -95,3 +95,18 @@ def test_thread_that_sees_its_end_by_itself_waits_for_the_write(monkeypatch: pyt
         thread.stop()
     running.join(PATIENCE)
     assert not running.is_alive()
+
+
+def test_idle_thread_says_so_once_after_each_work() -> None:
+    idle: SimpleQueue[str] = SimpleQueue()
+    thread = WakeableThread("t", lambda: idle.put(threading.current_thread().name), 0.001)
+    try:
+        assert idle.get(timeout=PATIENCE) == "t"
+        for _ in range(3):
+            assert thread.call(lambda: 5).result(PATIENCE) == 5
+            assert idle.get(timeout=PATIENCE) == "t"
+        thread.submit(lambda: None)
+        assert idle.get(timeout=PATIENCE) == "t"
+    finally:
+        thread.stop()
+    assert idle.empty()

@@ -19,10 +19,10 @@ from halimede.backends.pytorch.models import ScriptSource, Source, TorchModel, m
 from halimede.backends.pytorch.module import ModuleSource
 from halimede.backends.pytorch.package import PackageSource
 from halimede.backends.pytorch.parameters import Options, options_of
-from halimede.backends.pytorch.passing import in_passing_thread
 from halimede.backends.pytorch.probe import probe_script
 from halimede.backends.pytorch.program import Program, ProgramSource
 from halimede.backends.pytorch.script import describe_script, find_file, refusal_of
+from halimede.backends.pytorch.teams import and_end_team
 from halimede.config.model_config import DescribedTensor, Description, Incomplete, ModelConfig
 from halimede.errors import Cause, Error, Internal, Invalid
 
@@ -57,7 +57,7 @@ class PyTorchBackend(BaseBackend):
                 program = self._program(folder, filename, name)
                 return None if program is None else program.describe(filename or PT2_FILE)
             path = find_file(folder, filename, name)
-            described = in_passing_thread(lambda: describe_script(path, name))
+            described = and_end_team(lambda: describe_script(path, name))
             if described is not None:
                 return described
         log.info("skipping model configuration auto-complete for '%s': not supported for pytorch backend", name)
@@ -109,7 +109,7 @@ class PyTorchBackend(BaseBackend):
         self._share_threads(config, options)
         source = self._pt2(config, folder) if config.platform == PT2 else ScriptSource(config, folder)
         quick = not isinstance(source, PackageSource)
-        opened = in_passing_thread(lambda: model_of(config, options, source, inline_safe=quick))
+        opened = and_end_team(lambda: model_of(config, options, source, inline_safe=quick))
         _log_options(config.name, options)
         return opened
 

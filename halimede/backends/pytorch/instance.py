@@ -7,9 +7,11 @@ from typing import Any
 
 from halimede.backends.api import Arrays, Batch, Responses
 from halimede.backends.pytorch.running import Loaded, Runner
+from halimede.backends.pytorch.teams import IDLE_SECONDS, end_team
 from halimede.backends.pytorch.values import tensor_of, texts_of
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Error
+from halimede.platform.wakeable_thread import WakeableThread
 from halimede.tensors import DataType
 
 
@@ -20,11 +22,16 @@ def datatypes_of(config: ModelConfig) -> dict[str, DataType]:
 
 
 class HostInstance:
-    """`finishes`: the model also has instances on a device, so each batch must be ended (Placement.ASYNC)."""
+    """`finishes`: the model also has instances on a device, so each batch must be ended (Placement.ASYNC).
+
+    `thread` is the one that the server uses. It gives up its helper threads while there are no batches.
+    """
 
     healthy = True
 
-    def __init__(self, config: ModelConfig, runner: Runner, loaded: Loaded, finishes: bool = False) -> None:
+    def __init__(self, name: str, config: ModelConfig, runner: Runner, loaded: Loaded, finishes: bool = False) -> None:
+        """Raises OSError or RuntimeError if the system has no thread or descriptor left."""
+        self.thread = WakeableThread(name, end_team, IDLE_SECONDS)
         self._runner = runner
         self._batches = loaded.batches
         self._finishes = finishes
@@ -54,6 +61,7 @@ class HostInstance:
         return runner.arrays(runner.run(given))
 
     def close(self) -> None:
+        self.thread.stop()
         self._runner.close()
 
 

@@ -15,9 +15,9 @@ from halimede.backends.pytorch.device import TorchDevice
 from halimede.backends.pytorch.device_instance import DeviceInstance
 from halimede.backends.pytorch.instance import HostInstance
 from halimede.backends.pytorch.parameters import Options
-from halimede.backends.pytorch.passing import in_passing_thread
 from halimede.backends.pytorch.running import Loaded, Runner
 from halimede.backends.pytorch.script import ScriptFile, arguments_of, find_file
+from halimede.backends.pytorch.teams import and_end_team
 from halimede.backends.pytorch.texts import ScriptTexts, Texts
 from halimede.config.model_config import InstanceKind, ModelConfig
 from halimede.devices import CopyCounter
@@ -82,7 +82,7 @@ class TorchModel(BaseModel):
         return self._instance(place, runner, loaded)
 
     def _instance(self, place: InstancePlace, runner: Runner, loaded: Loaded) -> Instance:
-        return HostInstance(self._config, runner, loaded)
+        return HostInstance(place.name, self._config, runner, loaded)
 
     def _loaded(self, device: Any, instance: str) -> Loaded:
         """The module for an instance."""
@@ -92,7 +92,7 @@ class TorchModel(BaseModel):
         if self._first is not None and self._first[0] == device:
             loaded, self._first = self._first[1], None
         else:
-            loaded = in_passing_thread(lambda: self._source.load(device))
+            loaded = and_end_team(lambda: self._source.load(device))
         share = self._options.share
         if share or (share is None and not loaded.effects.keeps_state):
             self._shared[device] = loaded
@@ -116,7 +116,7 @@ class TorchDeviceModel(TorchModel):
 
     def _instance(self, place: InstancePlace, runner: Runner, loaded: Loaded) -> Instance:
         if place.kind is not InstanceKind.GPU:
-            return HostInstance(self._config, runner, loaded, finishes=True)
+            return HostInstance(place.name, self._config, runner, loaded, finishes=True)
         device = TorchDevice(place.device_id, self.copies)
         return DeviceInstance(self._config, runner, loaded, self._options, device)
 
