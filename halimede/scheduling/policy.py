@@ -29,6 +29,10 @@ class Wake:
 
 Refusals = list[tuple[Inference, Error]]
 
+MAX_EXPIRED_PER_CALL = 256
+"""Inferences that `Policy.expire` takes out at once. Their answers take some milliseconds, and clients can choose that
+any number of their requests expire in the same moment."""
+
 
 class Policy(Protocol):
     """Owns the inferences that wait for an instance, until they run."""
@@ -56,7 +60,8 @@ class Policy(Protocol):
         ...
 
     def expire(self, now: int) -> Refusals:
-        """Takes out the waiting inferences whose time has passed."""
+        """Takes out waiting inferences whose time has passed, at most `MAX_EXPIRED_PER_CALL`. If more are due,
+        `expires_at` is still in the past."""
         ...
 
     def resize(self, instances: int, now: int) -> None:

@@ -24,7 +24,7 @@ from itertools import chain, count
 from halimede.errors import Error, TimedOut, Unavailable
 from halimede.scheduling.dynamic import Forming
 from halimede.scheduling.inference import Inference
-from halimede.scheduling.policy import Batch, Refusals, Wake
+from halimede.scheduling.policy import MAX_EXPIRED_PER_CALL, Batch, Refusals, Wake
 
 MIN_DEADLINES_TO_CLEAR = 64
 """A smaller heap of deadlines is not cleared of outdated ones."""
@@ -131,6 +131,9 @@ class PriorityQueuePolicy:
     def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
         if not self.waiting or self._start_at:
             return None
+        # `expire` has taken out as many as it may: the others that are due must not run.
+        if 0 < self.expires_at <= now:
+            return Wake(now)
         if self._forming is None:
             return Batch(free[0], (self._pop(),))
         taken = self._forming.due(self._in_order(), now)
@@ -159,7 +162,9 @@ class PriorityQueuePolicy:
 
     def expire(self, now: int) -> Refusals:
         refusals: Refusals = []
-        while 0 < self.expires_at <= now:
+        for _ in range(MAX_EXPIRED_PER_CALL):
+            if not 0 < self.expires_at <= now:
+                break
             deadline = heappop(self._deadlines)[2]
             self._timed -= 1
             inference, level = deadline.inference, deadline.level

@@ -8,14 +8,17 @@ from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Refusals, Wake
 
 MIN_CANCELLED_TO_CLEAR = 32
-"""A queue with fewer cancelled inferences is not cleared of them."""
+"""A queue with fewer cancelled inferences is not cleared of them, unless they are large."""
+MAX_CANCELLED_BYTES = 1 << 24
+"""Bytes of inputs of cancelled inferences from which on the queue is cleared of them. Nothing else may come that would
+pass them over: while the server holds too many bytes, it takes no requests."""
 
 
 class FifoQueue:
     """The waiting inferences in order of arrival; base of the policies without priorities.
 
     A cancelled inference stays in the deque with `waits` unset and is passed over. The deque is rebuilt when most of it
-    is cancelled. So `cancel` takes the same time however many wait.
+    is cancelled, or if their inputs take much memory. So `cancel` takes the same time however many wait.
     """
 
     expires_at = 0
@@ -25,6 +28,7 @@ class FifoQueue:
 
     def __init__(self) -> None:
         self._queue: deque[Inference] = deque()
+        self._cancelled_bytes = 0
         self.waiting = 0
 
     def admit(self, inference: Inference, now: int) -> Error | None:
@@ -39,8 +43,11 @@ class FifoQueue:
         inference.waits = False
         self.waiting -= 1
         cancelled = len(self._queue) - self.waiting
-        if cancelled > MIN_CANCELLED_TO_CLEAR and cancelled > self.waiting:
+        self._cancelled_bytes += sum(tensor.memory.byte_size for tensor in inference.request.inputs.values())
+        is_many = cancelled > MIN_CANCELLED_TO_CLEAR and cancelled > self.waiting
+        if is_many or self._cancelled_bytes > MAX_CANCELLED_BYTES:
             self._queue = deque(self._in_order())
+            self._cancelled_bytes = 0
         return True
 
     def freed(self, instance: int, now: int) -> None:

@@ -8,7 +8,7 @@ from halimede.errors import TimedOut, Unavailable
 from halimede.requests import Stamp
 from halimede.scheduling.dynamic import Forming
 from halimede.scheduling.inference import Inference
-from halimede.scheduling.policy import Batch, Wake
+from halimede.scheduling.policy import MAX_EXPIRED_PER_CALL, Batch, Wake
 from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
 from tests.fakes import inference
 
@@ -176,6 +176,18 @@ def test_request_that_waited_too_long_is_taken_out_at_its_time() -> None:
     assert policy.expires_at == MS + MS // 2
     assert expired(policy, 5 * MS) == "b"
     assert (policy.expires_at, policy.waiting) == (0, 0)
+
+
+def test_requests_that_expire_together_are_taken_out_a_part_at_a_time() -> None:
+    policy = one_queue(QueueRules(timeout_us=1000))
+    for _ in range(2 * MAX_EXPIRED_PER_CALL + 1):
+        admit(policy, "a")
+    for count, left in ((MAX_EXPIRED_PER_CALL, True), (MAX_EXPIRED_PER_CALL, True), (1, False)):
+        assert len(policy.expire(MS)) == count
+        # The others must not run meanwhile.
+        assert policy.next(FREE, MS) == (Wake(MS) if left else None)
+        assert bool(policy.expires_at) == left
+    assert policy.waiting == 0
 
 
 @pytest.mark.parametrize(

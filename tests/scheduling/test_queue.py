@@ -1,6 +1,7 @@
 from halimede.errors import Unavailable
 from halimede.scheduling.policy import Batch
-from halimede.scheduling.queue import DefaultPolicy, RefusingPolicy
+from halimede.scheduling.queue import MAX_CANCELLED_BYTES, DefaultPolicy, RefusingPolicy
+from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import inference
 
 
@@ -45,6 +46,17 @@ def test_queue_forgets_a_request_cancelled_while_it_waits() -> None:
     assert policy.cancel(gone, 1)
     assert not policy.cancel(gone, 2)
     assert policy.waiting == 1
+    assert taken(policy)[1] == ["kept"]
+
+
+def test_queue_lets_go_of_large_requests_that_were_cancelled() -> None:
+    """Also if nothing comes that would pass them over."""
+    policy = policy_with("kept")
+    large = Tensor("x", INT32, (MAX_CANCELLED_BYTES,), HostMemory(bytes(4 * MAX_CANCELLED_BYTES)))
+    gone = inference("gone", inputs=[large])
+    policy.admit(gone, 0)
+    assert policy.cancel(gone, 1)
+    assert [one.request.id for one in policy._queue] == ["kept"]
     assert taken(policy)[1] == ["kept"]
 
 

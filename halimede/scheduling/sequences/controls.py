@@ -87,7 +87,9 @@ class Controls:
         if control is None:
             return None
         if control.datatype is BYTES:
-            raw = join_bytes(["" if correlation_id == 0 else str(correlation_id)])
+            text = "" if correlation_id == 0 else str(correlation_id)
+            # JSON may have brought an id that is not UTF-8.
+            raw = join_bytes([text.encode("utf-8", "surrogateescape")])
         else:
             number = correlation_id if isinstance(correlation_id, int) else 0
             raw = (number & _UINT64_MAX).to_bytes(8, "little")[: control.datatype.size]

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from halimede.errors import Error, Invalid, TimedOut, Unavailable
 from halimede.scheduling.inference import Inference
-from halimede.scheduling.policy import Batch, Refusals, Wake
+from halimede.scheduling.policy import MAX_EXPIRED_PER_CALL, Batch, Refusals, Wake
 from halimede.scheduling.refusals import STOPPING, cancelled
 from halimede.scheduling.sequences.controls import Controls
 from halimede.scheduling.states import SequenceStates
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 MIN_TIMES_TO_CLEAR = 64
 """A smaller heap of times is not cleared of outdated ones."""
+CONFLICTS_PERIOD_NS = 1_000_000_000
+"""Time between two lines of the log about sequences that start again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,8 @@ class SequencePolicy:
         self._refused: Refusals = []
         self._ids = count(1)
         self._stopping = False
+        self._next_line = 0
+        self._unlogged = 0
         self._left: dict[int, Callable[[int], None]] = {}
         """By removed instance, what to call when its last sequence has ended."""
         self.waiting = 0
@@ -256,13 +260,7 @@ class SequencePolicy:
             run = self._live[correlation_id] = SequenceRun(correlation_id, self._controls.id_tensor(correlation_id))
             self._assign(run)
         elif request.sequence_start:
-            # Triton's text. Nothing is terminated: the requests of the previous sequence still run.
-            log.warning(
-                "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
-                "start. Previous sequence will be terminated early.",
-                run.id,
-                rules.model,
-            )
+            self._note_conflict(run, now)
         if request.sequence_start:
             # The requests that are in the queue already keep the states of their own sequence.
             run.states = states
@@ -279,6 +277,22 @@ class SequencePolicy:
             self._wait_for_slot(run, inference, now, is_new)
         elif len(run.queue) == 1:  # else the strategy knows that the run has requests
             self._ready(run, now)
+
+    def _note_conflict(self, run: SequenceRun, now: int) -> None:
+        """Logs that a sequence starts again. Clients can cause any number of such lines, so most are only counted."""
+        if now < self._next_line:
+            self._unlogged += 1
+            return
+        more = f" ({self._unlogged} more since the last such line)" if self._unlogged else ""
+        self._next_line, self._unlogged = now + CONFLICTS_PERIOD_NS, 0
+        # Triton's text. Nothing is terminated: the requests of the previous sequence still run.
+        log.warning(
+            "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence start. "
+            "Previous sequence will be terminated early.%s",
+            run.id,
+            self._rules.model,
+            more,
+        )
 
     def _new_id(self) -> int:
         """A correlation id for an iterative request without one (S72)."""
@@ -426,27 +440,27 @@ class SequencePolicy:
         return min(idle, timeout) if idle and timeout else idle or timeout
 
     def expire(self, now: int) -> Refusals:
-        refusals, self._refused = self._refused, []
-        while (run := self._slot_timeouts.pop(now)) is not None:
-            refusals += self._expired(run)
-        while (run := self._idle.pop(now)) is not None:
+        while len(self._refused) < MAX_EXPIRED_PER_CALL and (run := self._slot_timeouts.pop(now)) is not None:
+            self._expired(run)
+        for _ in range(MAX_EXPIRED_PER_CALL):
+            if (run := self._idle.pop(now)) is None:
+                break
             run.idle_at, run.was_idle = 0, True  # 0: the heap has given it out, and `_close` must not count it again
             self._close(run)
             self._end_if_done(run, now)
+        refusals, self._refused = self._refused[:MAX_EXPIRED_PER_CALL], self._refused[MAX_EXPIRED_PER_CALL:]
         return refusals
 
-    def _expired(self, run: SequenceRun) -> Refusals:
+    def _expired(self, run: SequenceRun) -> None:
         """A sequence waited too long for a slot: all its requests are refused (S57)."""
         run.expires_at = 0
         self._leave_backlog(run)
         if not run.closing:  # its later requests must not run without these
             self._close(run)
-        refusals: Refusals = []
         while run.queue:
             inference = run.queue.popleft()
             self._out(inference)
-            refusals.append((inference, TimedOut("timeout of the corresponding sequence has been expired")))
-        return refusals
+            self._refused.append((inference, TimedOut("timeout of the corresponding sequence has been expired")))
 
     # ---- instances
 

@@ -6,7 +6,8 @@ import pytest
 
 from halimede.config.sequencing import Control, ControlKind
 from halimede.errors import Cancelled, Invalid, Unavailable
-from halimede.scheduling.policy import Batch
+from halimede.scheduling.policy import MAX_EXPIRED_PER_CALL, Batch
+from halimede.scheduling.sequences.slots import CONFLICTS_PERIOD_NS
 from halimede.tensors import BYTES
 from tests.scheduling.sequences.rig import IDLE, PolicyRig, direct, oldest
 
@@ -34,6 +35,15 @@ def test_invalid_requests_are_refused_in_the_order_of_checks(made: Made) -> None
     assert [str(error) for error in errors] == [no_id, no_id, rows, rows, start, start]
     assert {type(error) for error in errors} == {Invalid}
     assert rig.policy.waiting == 0
+
+
+def test_id_that_is_not_utf8_is_passed_on_as_it_came() -> None:
+    """Text from JSON has its bytes as surrogate escapes."""
+    control = Control(ControlKind.CORRID, "ID", BYTES)
+    first = oldest(controls=(control,)).send("a", b"\xff1".decode("utf-8", "surrogateescape"), "S")
+    tensor = first.sequence.id_tensor
+    assert tensor is not None
+    assert bytes(tensor.memory.host()) == b"\x02\0\0\0\xff1"
 
 
 @pytest.mark.rows("H72")
@@ -133,6 +143,56 @@ def test_idle_time_counts_from_the_slot_on() -> None:
     rig.now += IDLE - 1
     assert rig.expired() == {}
     rig.send("b2", 2)
+
+
+def in_parts(rig: PolicyRig) -> list[int]:
+    """How many requests are refused at a time, until none is."""
+    counts = []
+    while 0 < rig.policy.expires_at <= rig.now:
+        counts.append(len(rig.policy.expire(rig.now)))
+    return counts
+
+
+@BOTH
+def test_sequences_that_time_out_together_are_refused_a_part_at_a_time(made: Made) -> None:
+    rig = made(slots=1)
+    rig.send("a1", 1, "S")
+    for number in range(MAX_EXPIRED_PER_CALL + 10):
+        rig.send("b", 2 + number, "S", timeout_us=1)
+    rig.now += 1000
+    assert in_parts(rig) == [MAX_EXPIRED_PER_CALL, 10]
+    assert rig.policy.waiting == 1
+
+
+@BOTH
+def test_many_requests_behind_a_cancelled_one_are_refused_a_part_at_a_time(made: Made) -> None:
+    rig = made(slots=1)
+    rig.send("a1", 1, "S")
+    first = rig.send("b1", 2, "S")
+    for _ in range(MAX_EXPIRED_PER_CALL + 10):
+        rig.send("b", 2)
+    assert rig.policy.cancel(first, rig.now)
+    assert in_parts(rig) == [MAX_EXPIRED_PER_CALL, 10]
+
+
+@BOTH
+def test_sequences_that_become_idle_together_end_a_part_at_a_time(made: Made) -> None:
+    rig = made(slots=3 * MAX_EXPIRED_PER_CALL)
+    for number in range(MAX_EXPIRED_PER_CALL + 10):
+        rig.send("a", 1 + number, "S")
+    rig.now += 2 * IDLE
+    assert in_parts(rig) == [0, 0]
+
+
+def test_sequences_that_start_again_are_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    rig = oldest(slots=3)
+    for later in (0, 1, 2, CONFLICTS_PERIOD_NS):
+        rig.now += later
+        rig.send("a", 1, "S")
+        rig.send("b", 2, "S")
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.endswith("terminated early.")
+    assert second.endswith("terminated early. (3 more since the last such line)")
 
 
 @BOTH
