@@ -66,7 +66,7 @@ class NullTransport(asyncio.Transport):
         return default
 
 
-def at_once(work: Callable[[], A], done: Callable[[A | Error], None]) -> None:
+def at_once(work: Callable[[], A], done: Callable[[A | Error], None], large: bool = False) -> None:
     """An `Offload` that runs the work at once, so that its CPU time counts."""
     done(work())
 

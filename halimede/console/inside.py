@@ -119,6 +119,13 @@ class RelayedExchange:
     def on_gone(self, call: Callable[[], None]) -> None:
         self._exchange.on_gone = call
 
+    @property
+    def memory_is_short(self) -> bool:
+        return self._exchange.memory_is_short
+
+    def hold(self, size: int) -> None:
+        self._exchange.hold(size)
+
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         self._exchange.respond(status, with_guard(fields), body)
 
@@ -135,6 +142,7 @@ class Question:
     gone = False
     began = 0
     peer = ""
+    memory_is_short = False
 
     def __init__(self, method: bytes, path: bytes) -> None:
         self.method = method
@@ -143,6 +151,9 @@ class Question:
         self.body: Buffer = b""
         self.on_gone: Callable[[], None] = lambda: None
         self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def hold(self, size: int) -> None:
+        """A question has no body."""
 
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         if self.answered.done():

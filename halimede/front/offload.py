@@ -9,12 +9,13 @@ A = TypeVar("A")
 
 
 class Offload(Protocol):
-    """Runs `work` on another thread, then `done` on the event loop with its result, or the Error that it raised."""
+    """Runs `work` on another thread, then `done` on the event loop with its result, or the Error that it raised. Work
+    that may take long is `large`, so that other work need not wait for it."""
 
-    def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None: ...
+    def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None], large: bool = False) -> None: ...
 
 
-def at_once(work: Callable[[], A], done: Callable[[A | Error], None]) -> None:
+def at_once(work: Callable[[], A], done: Callable[[A | Error], None], large: bool = False) -> None:
     """An `Offload` without threads, for servers that are driven without an event loop."""
     result: A | Error
     try:

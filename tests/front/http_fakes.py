@@ -71,6 +71,11 @@ class FakeExchange:
         self.answers: list[tuple[int, bytes, bytes]] = []
         self.streams: list[FakeStream] = []
         self.failed = 0
+        self.held = 0
+        self.memory_is_short = False
+
+    def hold(self, size: int) -> None:
+        self.held = size
 
     def fail(self) -> None:
         self.failed += 1
@@ -113,7 +118,7 @@ class HeldOffload:
     def __init__(self) -> None:
         self._work: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 
-    def __call__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def __call__(self, work: Callable[[], Any], done: Callable[[Any], None], large: bool = False) -> None:
         self._work.append((work, done))
 
     def __len__(self) -> int:

@@ -50,6 +50,31 @@ def test_work_runs_on_a_thread_and_its_result_comes_back_to_the_loop() -> None:
     assert receiver == threading.current_thread().name
 
 
+def test_small_work_does_not_wait_for_large_work() -> None:
+    async def scenario() -> list[str]:
+        ended: list[str] = []
+        go, all_ended = threading.Event(), asyncio.Event()
+        offload = OffloadPool(asyncio.get_running_loop())
+
+        def done(name: str, result: object) -> None:
+            ended.append(name)
+            if name == "small":
+                go.set()
+            if len(ended) == 11:
+                all_ended.set()
+
+        try:
+            for _ in range(10):
+                offload(lambda: go.wait(PATIENCE), partial(done, "large"), large=True)
+            offload(lambda: None, partial(done, "small"))
+            await asyncio.wait_for(all_ended.wait(), PATIENCE)
+        finally:
+            offload.close()
+        return ended
+
+    assert asyncio.run(scenario()) == ["small"] + ["large"] * 10
+
+
 @pytest.mark.parametrize(
     ("raised", "kind", "text"),
     [(NotFound("gone"), NotFound, "gone"), (ValueError("bad"), Internal, "ValueError: bad")],

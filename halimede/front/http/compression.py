@@ -75,7 +75,8 @@ class _CompressingExchange(ExchangeWrapper[Answerable]):
                 self._exchange.respond(200, fields, (compressed,))
 
         # A hand-over to another thread takes longer than to compress a small answer.
-        if sum(map(len, body)) <= MAX_DEFLATED_ON_LOOP_BYTES:
+        size = sum(map(len, body))
+        if size <= MAX_DEFLATED_ON_LOOP_BYTES:
             done(compress(body, self._coding))
         else:
-            run_offloaded(self._offload, self._exchange, lambda: compress(body, self._coding), done)
+            run_offloaded(self._offload, self._exchange, lambda: compress(body, self._coding), done, size=size)

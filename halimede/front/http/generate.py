@@ -23,6 +23,7 @@ from halimede.front.http.handling import (
     Route,
     Streamable,
     ask,
+    hold_inputs,
     log_fields,
     refuse,
     run_offloaded,
@@ -91,13 +92,23 @@ class HttpGenerate:
         body, exchange.body = exchange.body, b""
         decode = partial(decode_generate, model, number, info.inputs, body, self._limit)
         if len(body) > OFFLOAD_BYTES:
-            run_offloaded(self._offload, exchange, decode, partial(self._start, kind, exchange, model))
+            run_offloaded(
+                self._offload, exchange, decode, partial(self._decoded, kind, exchange, model), size=len(body)
+            )
             return
         request: InferRequest | Error
         try:
             request = decode()
         except Error as error:
             request = error
+        self._start(kind, exchange, model, request)
+
+    def _decoded(
+        self, kind: "type[GenerateReply]", exchange: HttpExchange, model: str, request: InferRequest | Error
+    ) -> None:
+        """Another thread has decoded a large body."""
+        if not isinstance(request, Error):
+            hold_inputs(exchange, request)
         self._start(kind, exchange, model, request)
 
     def _start(
@@ -183,9 +194,11 @@ class GenerateReply(ABC):
         # A large response stops the loop: those after it must be delivered after it.
         while self._queue and not self._encoding:
             answer, final = self._queue.popleft()
-            if isinstance(answer, InferResponse) and data_bytes(answer) > OFFLOAD_BYTES:
+            if isinstance(answer, InferResponse) and (size := data_bytes(answer)) > OFFLOAD_BYTES:
                 self._encoding = True
-                run_offloaded(self._offload, self._exchange, partial(_encode, answer), partial(self._encoded, final))
+                run_offloaded(
+                    self._offload, self._exchange, partial(_encode, answer), partial(self._encoded, final), size=size
+                )
             else:
                 writable = self._deliver(None if answer is None else _encode(answer), final)
         return writable and not self._encoding

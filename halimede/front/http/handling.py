@@ -41,8 +41,8 @@ from halimede.front.caller_port import CHANGES, ask_of, note_refusal
 from halimede.front.offload import Offload
 from halimede.identities.guard import Caller
 from halimede.identities.roles import Right
-from halimede.requests import InferResponse
-from halimede.tensors import Buffer
+from halimede.requests import InferRequest, InferResponse
+from halimede.tensors import Buffer, HostMemory
 from halimede.transport.http1.headers import Headers
 from halimede.wire.http import infer as wire
 from halimede.wire.http.json import encode, quote
@@ -56,6 +56,11 @@ PLAIN = b""
 OFFLOAD_BYTES = 1 << 15
 """Larger JSON is neither parsed nor written on the event loop: it may have ten thousand elements, which take up to four
 milliseconds."""
+
+LARGE_BYTES = 1 << 20
+"""Larger JSON or compressed data take more than ten milliseconds of a thread, and perhaps seconds."""
+UNKNOWN_SIZE = 1 << 40
+"""The size of what is not known before it is decompressed."""
 
 GET = frozenset({b"GET"})
 POST = frozenset({b"POST"})
@@ -174,6 +179,23 @@ class HttpExchange(Streamable, Protocol):
         """The address of the client, without its port; empty for a Unix socket."""
         ...
 
+    @property
+    def memory_is_short(self) -> bool:
+        """Whether the server held as many bytes as it may when it last looked. Any thread."""
+        ...
+
+    def hold(self, size: int) -> None:
+        """Counts bytes that were made from the body, until the exchange is answered or its client has gone."""
+        ...
+
+
+def hold_inputs(exchange: HttpExchange, request: InferRequest) -> None:
+    """Counts what the inputs of a request take besides its body: they may have been compressed, or text."""
+    made = sum(tensor.memory.byte_size for tensor in request.inputs.values() if isinstance(tensor.memory, HostMemory))
+    made += 0 if request.raw is None else request.raw.byte_size
+    if made > len(exchange.body):
+        exchange.hold(made - len(exchange.body))
+
 
 def run_offloaded(
     offload: Offload,
@@ -181,9 +203,10 @@ def run_offloaded(
     work: Callable[[], A],
     done: Callable[[A | Error], None],
     even_if_gone: bool = False,
+    size: int = 0,
 ) -> None:
-    """Runs `work` for an exchange on another thread, then `done` with its result. If `done` fails, the client gets an
-    internal error.
+    """Runs `work`, which reads or writes about `size` bytes, for an exchange on another thread, then `done` with its
+    result. If `done` fails, the client gets an internal error.
 
     If the client has gone before the work begins, the work is skipped and `done` gets Cancelled, unless `even_if_gone`.
     """
@@ -206,7 +229,7 @@ def run_offloaded(
             log.exception("offload callback failed")
             exchange.fail()
 
-    offload(unless_gone, finish)
+    offload(unless_gone, finish, size > LARGE_BYTES)
 
 
 def with_body_read(
@@ -216,7 +239,7 @@ def with_body_read(
     decoded on another thread, even if its client has gone, because it may ask for a change."""
     # Only large JSON occupies the loop for long.
     if len(exchange.body) > OFFLOAD_BYTES:
-        run_offloaded(offload, exchange, read, done, even_if_gone=True)
+        run_offloaded(offload, exchange, read, done, even_if_gone=True, size=len(exchange.body))
         return
     result: A | Error
     try:

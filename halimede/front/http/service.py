@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from halimede.engine_port import EnginePort, ModelTransaction
-from halimede.errors import DecoupledModel, Error, Internal, Unsupported
+from halimede.errors import DecoupledModel, Error, Internal, Unavailable, Unsupported
 from halimede.front.access import OPEN, Access, Category, forward_headers
 from halimede.front.cancelling import cancel
 from halimede.front.http.admin import MODEL, HttpAdmin
@@ -21,12 +21,14 @@ from halimede.front.http.handling import (
     JSON,
     OFFLOAD_BYTES,
     POST,
+    UNKNOWN_SIZE,
     Answerable,
     HttpExchange,
     Route,
     RouteHandler,
     ask,
     guarded,
+    hold_inputs,
     log_fields,
     not_found,
     refuse,
@@ -43,6 +45,7 @@ from halimede.front.tracing import traced, undecoded
 from halimede.requests import Answer, InferRequest, Reply, Resume
 from halimede.tensors import STRINGS_PER_TURN, Buffer
 from halimede.traces import UNTRACED, Sampler
+from halimede.transport.buffered_bytes import FULL
 from halimede.wire.http import infer as wire
 from halimede.wire.http.compression import decompress
 
@@ -173,11 +176,20 @@ class HttpService:
         def work() -> tuple[InferRequest, wire.ResponseForm]:
             # Decompression and decoding are one piece of work, so that there are at most as many decompressed bodies as
             # threads.
+            # Bodies that were decompressed while this one waited for a thread have perhaps filled the memory.
+            if exchange.memory_is_short:
+                raise Unavailable(FULL)
             body = memoryview(decompress(compressed, self._max_input_size))
             length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(body))
             return wire.decode_large(model, number, body, length, self._max_input_size)
 
-        run_offloaded(self._offload, exchange, work, lambda decoded: self._decoded(exchange, model, number, decoded))
+        run_offloaded(
+            self._offload,
+            exchange,
+            work,
+            lambda decoded: self._decoded(exchange, model, number, decoded),
+            size=UNKNOWN_SIZE,
+        )
 
     def _decode(self, exchange: HttpExchange, model: str, number: int, body: memoryview) -> None:
         try:
@@ -203,7 +215,13 @@ class HttpService:
             wire.check_strings(request)
             return request, form
 
-        run_offloaded(self._offload, exchange, work, lambda decoded: self._decoded(exchange, model, number, decoded))
+        run_offloaded(
+            self._offload,
+            exchange,
+            work,
+            lambda decoded: self._decoded(exchange, model, number, decoded),
+            size=len(exchange.body),
+        )
 
     def _decode_elsewhere(
         self, exchange: HttpExchange, model: str, number: int, body: memoryview, length: int | None
@@ -214,6 +232,7 @@ class HttpService:
             exchange,
             lambda: wire.decode_large(model, number, body, length, self._max_input_size),
             lambda decoded: self._decoded(exchange, model, number, decoded),
+            size=len(body) if length is None else length,
         )
 
     def _decoded(
@@ -227,6 +246,7 @@ class HttpService:
             # The client has gone while its JSON was parsed on another thread.
             return
         if not isinstance(decoded, Error):
+            hold_inputs(exchange, decoded[0])
             self._begin(exchange, *decoded)
             return
 
@@ -296,9 +316,15 @@ class InferReply:
         if isinstance(answer, Error):
             self._exchange.respond(status_of(answer), JSON, (wire.encode_error(answer),))
         # Writing much JSON would hold the loop.
-        elif not self._form.only_binary and wire.json_bytes(answer, self._form) > OFFLOAD_BYTES:
+        elif not self._form.only_binary and (size := wire.json_bytes(answer, self._form)) > OFFLOAD_BYTES:
             response = answer
-            run_offloaded(self._offload, self._exchange, lambda: wire.encode_infer(response, self._form), self._encoded)
+            run_offloaded(
+                self._offload,
+                self._exchange,
+                lambda: wire.encode_infer(response, self._form),
+                self._encoded,
+                size=size,
+            )
         else:
             try:
                 body, head_length = wire.encode_infer(answer, self._form)

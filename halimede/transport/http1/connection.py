@@ -37,7 +37,7 @@ from halimede.transport.http1.exchange import (
 )
 from halimede.transport.http1.half_closed import HalfClosed
 from halimede.transport.http1.listener import Http1Listener
-from halimede.transport.http1.reader import BEGUN, SLICE_UNITS, UNMEASURED, RequestReader
+from halimede.transport.http1.reader import BEGUN, FIELD_BYTES, SLICE_UNITS, UNMEASURED, RequestReader
 from halimede.transport.lingering import close_flushing, close_lingering
 from halimede.transport.sockets import peer_of, unsent_bytes
 from halimede.transport.stalls import Stall, is_over
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 MAX_PIPELINED_REQUESTS = 16
 """Requests of one connection that wait for the answer to an earlier one (pipelining), from which on nothing more is
-read. Those that the last read has brought are taken too, so that many small ones may wait."""
+read. Of what was read, some more may be taken."""
 MAX_WAITING_BODY_BYTES = 1 << 20
 """Size of a body that waits for the answer to an earlier request, from which on nothing more is read."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -76,6 +76,7 @@ class Http1Connection(RequestReader):
         self._stall = Stall()
         self._unsent_share = BufferedShare(self._account)
         self._small_share = BufferedShare(self._account)
+        self._made_share = BufferedShare(self._account)
 
     # From the loop.
 
@@ -99,7 +100,7 @@ class Http1Connection(RequestReader):
         self._listener.turns.spend(SLICE_UNITS)
         self._slice_end = UNMEASURED
         try:
-            if self._put_off:
+            if self._put_off and not self._crowded:
                 data, self._put_off = self._put_off, b""
                 self._feed(memoryview(data))
             # Also reads on, if nothing was put off again.
@@ -136,6 +137,7 @@ class Http1Connection(RequestReader):
         self._drop_arriving()
         self._unsent_share.set(0)
         self._small_share.set(0)
+        self._made_share.set(0)
         # It refers back to the connection, which would keep its memory until the garbage collector runs.
         self._parser = None
         self._listener.remove(self)
@@ -194,6 +196,7 @@ class Http1Connection(RequestReader):
         self._waiting.append(exchange)
         # A client that sends without reading is stopped by its own send buffer.
         if len(self._waiting) >= MAX_PIPELINED_REQUESTS or len(body) >= MAX_WAITING_BODY_BYTES:
+            self._crowded = True
             self._pause_reading()
 
     def _hand_on(self, exchange: Http1Exchange) -> None:
@@ -229,12 +232,14 @@ class Http1Connection(RequestReader):
                 break
             self._hand_on(self._waiting.popleft())
         self._handing_on = False
+        # Half, so that reading does not stop and go on with each request.
+        if len(self._waiting) <= MAX_PIPELINED_REQUESTS // 2:
+            self._crowded = False
         if self._turn_due:
             return
         if self._current is not None:
             self._probe()
-            # Half, so that reading does not stop and go on with each request.
-            if len(self._waiting) <= MAX_PIPELINED_REQUESTS // 2 and not self._write_paused:
+            if not self._crowded and not self._write_paused:
                 # Without reading, the server would not notice that the client goes while its answer is made.
                 self._read_on()
         elif not self._write_paused and not self._end_if_idle():
@@ -248,6 +253,9 @@ class Http1Connection(RequestReader):
             self._transport.write(_CONTINUE)
 
     def _read_on(self) -> None:
+        if self._put_off and not self._crowded:
+            # It goes before what is still to be read.
+            self._wait_for_turn()
         if not self._reading and self._half_closed is None and not self._turn_due and not self._short_of_memory:
             self._reading = True
             self._transport.resume_reading()
@@ -264,6 +272,7 @@ class Http1Connection(RequestReader):
         if self._ending:
             return
         self._drop_arriving()
+        self._small_share.set(0)
         self._refusal, self._refusal_status = text, status
         self._end()
 
@@ -277,6 +286,17 @@ class Http1Connection(RequestReader):
             self._writer.write(b"%b%bContent-Length: %d\r\n%b\r\n%b" % (line, JSON, len(body), close, body))
 
     # Answering.
+
+    @property
+    def memory_is_short(self) -> bool:
+        return self._buffered.full
+
+    def hold(self, exchange: Http1Exchange, size: int) -> None:
+        # If it is not the current one, it was answered, or the client has gone.
+        if exchange is self._current or (
+            isinstance(self._current, Http1AnswerStream) and self._current.answers(exchange)
+        ):
+            self._made_share.set(size)
 
     def answer(self, exchange: Http1Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         if exchange is not self._current:
@@ -293,6 +313,8 @@ class Http1Connection(RequestReader):
         tail = b"\r\n" if fields else b"Content-Type: text/plain\r\n\r\n"
         head = b"%b%bContent-Length: %d\r\n%b%b" % (lines[status], fields, size, connection, tail)
         self._current = None
+        if self._made_share.size:
+            self._made_share.set(0)
         # The answer to HEAD has the headers of the answer to GET, and no body.
         if asked.method == b"HEAD":
             self._writer.write(head)
@@ -327,6 +349,7 @@ class Http1Connection(RequestReader):
     def _streamed(self, keep_alive: bool) -> None:
         """The last part of an answer in parts was written."""
         self._current = None
+        self._made_share.set(0)
         # The end was not announced if the server began to drain within the answer: a request may be on its way.
         if not keep_alive or (self._listener.closing_idle and not self._waiting):
             self._end_after_answer()
@@ -377,9 +400,11 @@ class Http1Connection(RequestReader):
             return
         if self._write_paused:
             self._unsent_share.set(self._transport.get_write_buffer_size())
-        # Small bodies are counted once a second.
+        # Small bodies, and heads, are counted once a second.
         small = sum([len(each.body) for each in self._waiting if len(each.body) < MIN_REUSED_BYTES])
-        self._small_share.set(small + (len(self._body) if self._body and len(self._body) < MIN_REUSED_BYTES else 0))
+        fields = len(self._headers.sent) + sum([len(each.headers.sent) for each in self._waiting])
+        small += len(self._body) if self._body and len(self._body) < MIN_REUSED_BYTES else 0
+        self._small_share.set(small + FIELD_BYTES * fields)
         situation, progress, limit = self._situation()
         seconds = self._stall.seconds(situation, progress, now)
         if self._short_of_memory and not self._account.is_full():

@@ -78,6 +78,15 @@ class Http1Exchange:
         """The address of the client, without its port; empty for a Unix socket."""
         return self._connection.peer
 
+    def hold(self, size: int) -> None:
+        """Counts bytes that were made from the body, such as those of a compressed one, until this is answered."""
+        self._connection.hold(self, size)
+
+    @property
+    def memory_is_short(self) -> bool:
+        """Whether the server held as many bytes as it may when it last looked. Any thread."""
+        return self._connection.memory_is_short
+
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         """Answers with a whole body. Later answers are ignored. `fields` are complete header lines, written before
         Content-Length; without any, the answer has the content type text/plain. `body` is written without being copied
@@ -108,6 +117,10 @@ class AnsweringConnection(Protocol):
 
     @property
     def peer(self) -> str: ...
+    @property
+    def memory_is_short(self) -> bool: ...
+
+    def hold(self, exchange: Http1Exchange, size: int) -> None: ...
 
     def answer(self, exchange: Http1Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
 

@@ -5,7 +5,8 @@ straight into the buffer that the request keeps; in a large one the first tensor
 that cannot be read, or is too large, is refused while it arrives. Event-loop thread only.
 
 A turn of the loop has a limit: if the bytes of one read take `SLICE_SECONDS`, the rest waits in `_put_off` for a later
-turn.
+turn. If several reads of a turn took as long, further ones bring one request each. What follows many requests that wait
+for earlier answers stays in `_put_off`, too, because requests take more memory than their bytes.
 
 The states, with the attributes that hold them:
 
@@ -28,7 +29,7 @@ from typing import Any
 import httptools
 
 from halimede.tensors import Buffer
-from halimede.transport.buffered_bytes import BufferedShare, ConnectionBytes
+from halimede.transport.buffered_bytes import FULL, BufferedShare, ConnectionBytes
 from halimede.transport.buffers import MIN_REUSED_BYTES
 from halimede.transport.http1.exchange import Http1Head
 from halimede.transport.http1.headers import Headers
@@ -46,8 +47,17 @@ SLICE_SECONDS = 0.001
 """Time that the bytes of one read may take in a turn of the loop."""
 SLICE_UNITS = 64
 """What the rest of a read spends of the budget of a later turn."""
+FIELD_BYTES = 180
+"""About what a header field takes, which may have three bytes."""
+FEW_FIELDS = 64
+"""A head with more fields is refused while the server holds as many bytes as it may."""
+SMALL_PART_BYTES = 1 << 10
+"""A smaller part of a body is joined with the next one."""
 MAX_PIECE_BYTES = 1 << 13
 """Bytes that the parser gets at once. Then the clock is looked at: chunks of one byte take a millisecond for 10 kB."""
+
+MAX_HEAD_PIECE_BYTES = 1 << 10
+"""The same while a head may come. The requests of a piece become objects, each of which takes a kilobyte and more."""
 
 _NOT_CHUNKED = "; the request has 'Transfer-Encoding: chunked', so its body must be sent in chunks"
 _OTHER_WORDS = {"Pause on PRI/Upgrade": "this port does not speak HTTP/2; gRPC clients need the gRPC port"}
@@ -72,6 +82,8 @@ class RequestReader(asyncio.BufferedProtocol):
         self._put_off = b""
         self._turn_due = False
         """Whether received bytes or requests wait for a later turn of the loop."""
+        self._crowded = False
+        """Whether so many requests wait for earlier answers that no more are taken. Nothing is read meanwhile."""
         self._short_of_memory = False
         """Whether the rest of a body waits because the server, or this connection, holds too many bytes."""
         self._buffered = listener.buffers.buffered
@@ -120,10 +132,13 @@ class RequestReader(asyncio.BufferedProtocol):
             start = self._take_known(nbytes) if self._between else 0
             if start < nbytes:
                 rest = self._listener.scratch[start:nbytes]
-                if self._turn_due:
+                if self._turn_due or self._crowded:
                     self._put_off = bytes(rest)
                 else:
                     self._feed(rest)
+            if self._turn_due:
+                # Other connections that are read in this turn get less.
+                self._listener.turns.spend(SLICE_UNITS)
         except Exception:
             log.exception("HTTP connection closed after an internal error")
             self.abort()
@@ -136,7 +151,7 @@ class RequestReader(asyncio.BufferedProtocol):
             return False
         now = self._listener.clock()
         if self._slice_end == BEGUN:
-            self._slice_end = now + SLICE_SECONDS
+            self._slice_end = now + SLICE_SECONDS if self._listener.turns.left else now
         return now >= self._slice_end
 
     # Reading.
@@ -146,7 +161,7 @@ class RequestReader(asyncio.BufferedProtocol):
         begins. Only between two requests."""
         listener, start = self._listener, 0
         self._unknown = b""
-        while start < nbytes and not self._ending and not self._turn_due:
+        while start < nbytes and not (self._ending or self._turn_due or self._crowded):
             text, head = self._usual
             # Most clients repeat one head. Comparing with the last one avoids a search for its end, a copy and a
             # lookup.
@@ -197,7 +212,7 @@ class RequestReader(asyncio.BufferedProtocol):
         parser stops after its head."""
         self._parsed = True
         while data and not self._ending:
-            piece = data[:MAX_PIECE_BYTES]
+            piece = data[: MAX_HEAD_PIECE_BYTES if self._in_head else MAX_PIECE_BYTES]
             self._silent_bytes += len(piece)
             try:
                 self._parser.feed_data(piece)
@@ -216,9 +231,10 @@ class RequestReader(asyncio.BufferedProtocol):
             # Endless trailers and chunk extensions count too, because only `on_body` resets the count.
             if self._silent_bytes > most:
                 self._refuse(f"the head of the request, or its trailers, exceed {most} bytes{_MORE_HEAD}", 431)
-            elif data and self._is_late():
+            elif data and (self._crowded or self._is_late()):
                 self._put_off = bytes(data)
-                self._wait_for_turn()
+                if not self._crowded:
+                    self._wait_for_turn()
                 return
         if self._ending:
             return
@@ -314,6 +330,8 @@ class RequestReader(asyncio.BufferedProtocol):
             self._headers.add(name, value)
             if len(self._headers.sent) > MAX_FIELDS:
                 self._refuse(f"the request has more than {MAX_FIELDS} header fields", 431)
+            elif len(self._headers.sent) > FEW_FIELDS and self._buffered.full and self._buffered.is_full():
+                self._refuse(FULL, 503)
 
     def on_headers_complete(self) -> None:
         if not self._in_head or self._ending:
@@ -356,7 +374,12 @@ class RequestReader(asyncio.BufferedProtocol):
         self._chunk_filled = True
         if self._ending:
             return
-        self._parts.append(part)
+        parts = self._parts
+        # Each part costs forty bytes and more besides its own.
+        if parts and len(parts[-1]) < SMALL_PART_BYTES:
+            parts[-1] += part
+        else:
+            parts.append(part)
         self._chunked_bytes += len(part)
         if self._chunked_bytes > MAX_CHUNKED_BYTES:
             self._refuse(f"Chunked request body exceeds maximum of {MAX_CHUNKED_BYTES} bytes.")

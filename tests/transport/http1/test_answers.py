@@ -132,6 +132,7 @@ def test_pipelined_requests_answered_at_once_do_not_pile_up_calls() -> None:
 
     client = Client(handle).send(request("GET", "/first") + request("GET", "/") * count)
     echo(held[0])
+    client.clock.advance(0)
     client.deliver()
     assert len(client.answers) == count + 1
 
@@ -189,6 +190,7 @@ def test_slow_reader_without_a_request_waiting_is_not_read_from() -> None:
     while answered < len(client.exchanges):
         echo(client.exchanges[answered])
         answered += 1
+        client.clock.advance(0)
         client.deliver()
     assert len(client.answers) == 1 + MAX_PIPELINED_REQUESTS * 4
 
@@ -231,6 +233,7 @@ def test_answers_keep_their_order_however_the_client_sends_and_reads(steps: list
         if answered < len(client.exchanges):
             echo(client.exchanges[answered])
             answered += 1
+        client.clock.advance(0)
         client.deliver()
 
     for step in steps:
