@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from halimede.tensors import Buffer
 from halimede.transport.buffered_bytes import BufferedBytes, ConnectionBytes
 
 ALIGNMENT_BYTES = 64
@@ -93,6 +94,16 @@ class Buffers:
                 known = self._arrived[part.address] = account, [0]
             known[1][0] += count
             known[0].take(count)
+
+    def counted(self, data: Buffer, account: ConnectionBytes) -> Buffer:
+        """Returns bytes that were made from a request of a connection, such as a decompressed message. Many bytes count
+        until the last view of what is returned is freed. Event-loop thread only."""
+        if len(data) < MIN_REUSED_BYTES:
+            return data
+        part = np.frombuffer(data, np.uint8).view(_LentPart)
+        account.take(len(data))
+        weakref.finalize(part, account.give, len(data)).atexit = False
+        return part.data
 
     def _take(self, size: int) -> tuple[int, _Storage]:
         """Takes the fitting storage that was returned last, or makes one. Returns its address and the storage."""

@@ -1,5 +1,7 @@
 """The count of bytes that the server holds for clients."""
 
+import numpy as np
+
 from halimede.transport.buffered_bytes import (
     MIN_RETURNED_BYTES,
     RETURN_SECONDS,
@@ -54,6 +56,19 @@ def test_bytes_of_a_lent_buffer_count_as_they_arrive_until_its_last_view_is_free
     assert (buffered.held, account.held) == (1500, 1500)
     del kept
     assert (buffered.held, account.held) == (0, 0)
+
+
+def test_bytes_that_were_made_from_a_request_count_until_their_last_view_is_freed() -> None:
+    buffers = Buffers()
+    account = ConnectionBytes(buffers.buffered)
+    made = buffers.counted(bytes(10 * MIN_REUSED_BYTES), account)
+    kept = np.frombuffer(made, np.uint8)[5:]
+    del made
+    assert buffers.buffered.held == account.held == 10 * MIN_REUSED_BYTES
+    del kept
+    assert buffers.buffered.held == account.held == 0
+    assert buffers.counted(b"few", account) == b"few"
+    assert account.held == 0
 
 
 def test_connection_has_a_share_and_counts_for_the_server() -> None:

@@ -49,7 +49,7 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class CallHead:
     """What the head of a call says. It is compiled once for all calls with the same head. `answers` is the encoding of
-    the answers, `timeout` is in seconds."""
+    the answers, `timeout` is in seconds. `memory_bytes` is about how much memory the head takes."""
 
     rpc: Unary | Bidirectional | None
     metadata: Metadata
@@ -59,6 +59,7 @@ class CallHead:
     content_length: int | None
     malformed: bool = False
     refusal: Refusal | None = None
+    memory_bytes: int = 0
 
     @property
     def is_cacheable(self) -> bool:
@@ -77,6 +78,8 @@ _MALFORMED = _refused_head(True, None)
 MAX_ECHOED_CHARACTERS = 64
 """Characters of a client's text that are repeated to it in an error."""
 METADATA_TOO_LARGE = "received metadata size exceeds limit"
+FIELD_BYTES = 96
+"""What a field of metadata takes besides its text. On the wire it may take one byte."""
 
 
 class HeadCompiler:
@@ -109,6 +112,7 @@ class HeadCompiler:
             _encoding(fields),
             self._answers(fields) if rpc.compressed else IDENTITY,
             head.content_length,
+            memory_bytes=head.byte_size + FIELD_BYTES * len(metadata),
         )
 
     def _answers(self, fields: dict[bytes, bytes]) -> str:

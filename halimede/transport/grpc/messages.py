@@ -168,6 +168,8 @@ def answer_encoding(level: str, accepted: Sequence[str]) -> str:
     return next((encoding for encoding in _LEVELS[level] if encoding in accepted), IDENTITY)
 
 
+PIECE_BYTES = 1 << 13
+"""Bytes of a message that are decompressed at once, to at most a thousand times as many."""
 FREE_INFLATED_BYTES = 1 << 28
 """Size that any compressed gRPC message may have after decompression."""
 MAX_INFLATED_RATIO = 100
@@ -175,14 +177,20 @@ MAX_INFLATED_RATIO = 100
 RESOURCE_EXHAUSTED."""
 
 
-def inflate(message: Buffer, encoding: str, limit: int) -> bytes:
-    """Returns the decompressed message. Raises MessageFault if it is malformed or larger than `limit` bytes."""
+def inflate(message: Buffer, encoding: str, limit: int) -> Buffer:
+    """Returns the decompressed message. Raises MessageFault if it is malformed or larger than `limit` bytes. Lets other
+    threads run meanwhile."""
     # A tensor of zeros shrinks a thousandfold, so a small message may have any ratio.
     limit = min(limit, max(FREE_INFLATED_BYTES, MAX_INFLATED_RATIO * len(message)))
     engine = zlib.decompressobj(_WINDOW_BITS[encoding])
+    view, at = memoryview(message), 0
+    # zlib would join large parts at the end, which holds the interpreter for long. This grows in place.
+    out = bytearray()
     try:
         # One byte above the limit tells that there is more. The rest is not decompressed.
-        out = engine.decompress(message, limit + 1)
+        while at < len(view) and len(out) <= limit and not engine.eof:
+            out += engine.decompress(view[at : at + PIECE_BYTES], limit + 1 - len(out))
+            at += PIECE_BYTES
     except zlib.error:
         raise _not_inflated(encoding) from None
     except (MemoryError, OverflowError):
@@ -190,9 +198,9 @@ def inflate(message: Buffer, encoding: str, limit: int) -> bytes:
     if len(out) > limit:
         raise MessageFault(RESOURCE_EXHAUSTED, f"Decompressed message larger than max ({limit})")
     # A truncated stream, or bytes after its end.
-    if not engine.eof or engine.unused_data:
+    if not engine.eof or engine.unused_data or at < len(view):
         raise _not_inflated(encoding)
-    return out
+    return out if len(out) >= LARGE_MESSAGE_BYTES else bytes(out)
 
 
 def _not_inflated(encoding: str) -> MessageFault:

@@ -18,8 +18,8 @@ from halimede.transport.buffers import Buffers
 from halimede.transport.event_loop import EventLoop
 from halimede.transport.grpc.bidirectional import BidirectionalCall
 from halimede.transport.grpc.calls import Bidirectional, Rpcs
-from halimede.transport.grpc.heads import CallHead, HeadCompiler
-from halimede.transport.grpc.messages import INTERNAL, MessageFault
+from halimede.transport.grpc.heads import CallHead, HeadCompiler, Refusal
+from halimede.transport.grpc.messages import INTERNAL, UNAVAILABLE, MessageFault
 from halimede.transport.grpc.streams import RefusedCall, UnaryCall
 from halimede.transport.http2.connection import Http2Connection
 from halimede.transport.http2.frames import Code, StreamFault
@@ -153,6 +153,12 @@ class GrpcServer:
         if head.refusal is not None:
             refused = RefusedCall(out, stream_id)
             refused.refuse(head.refusal)
+            return refused
+        account = out.account
+        # A call without a message has its price, and its client may never send one.
+        if (account.full or account.of.full) and head.rpc is not None and not head.rpc.small and account.is_full():
+            refused = RefusedCall(out, stream_id)
+            refused.refuse(Refusal(200, UNAVAILABLE, account.complaint))
             return refused
         if isinstance(head.rpc, Bidirectional):
             stream = BidirectionalCall(self, out, stream_id, head)

@@ -64,6 +64,10 @@ MAX_INFLATED_ON_LOOP_BYTES = 1 << 16
 takes 200 ms and is for another thread."""
 INFLATE_UNITS = 16
 """What decompression on the loop spends of the turn's budget of messages."""
+EXPIRY_UNITS = 2
+"""What the end of a call at its deadline spends of the turn's budget of messages."""
+CALL_BYTES = 1 << 11
+"""About what an open call takes without its head and messages. A client opens it with fourteen bytes."""
 UNREADABLE = "Unable to parse request"
 """Triton's text for a call whose message is missing, incomplete, or cannot be decompressed."""
 
@@ -135,7 +139,7 @@ class CallStream(Http2Stream):
         return None if self._reader is None else self._reader.partial_bytes
 
     def small_bytes(self) -> int:
-        return 0 if self._reader is None else self._reader.small_bytes
+        return CALL_BYTES + self._head.memory_bytes + (0 if self._reader is None else self._reader.small_bytes)
 
     def reject(self, text: str) -> None:
         self.fail(UNAVAILABLE, text)
@@ -180,6 +184,23 @@ class CallStream(Http2Stream):
 
     def _expired(self) -> None:
         self._timer = None
+        budget = self._server.message_budget
+        # The loop calls all timers that are due in one turn, and clients can let thousands be due together.
+        if budget.left:
+            budget.spend(EXPIRY_UNITS)
+            self._exceed()
+        else:
+            budget.wait(self._exceed_later)
+
+    def _exceed_later(self) -> None:
+        """In a later turn, when the budget is new."""
+        self._server.message_budget.spend(EXPIRY_UNITS)
+        try:
+            self._exceed()
+        except Exception:
+            log.exception("failed to end a gRPC call")
+
+    def _exceed(self) -> None:
         self.fail(DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def fail(self, code: int, text: str) -> None:
@@ -200,6 +221,9 @@ class CallStream(Http2Stream):
         # The message says that it is compressed, and the head does not say how.
         if encoding == IDENTITY:
             raise MessageFault(INTERNAL, UNREADABLE)
+        account = self.out.account
+        if account.seems_full and account.is_full():
+            raise MessageFault(UNAVAILABLE, account.complaint)
         if len(message) < MAX_COMPRESSED_ON_LOOP_BYTES:
             self._server.message_budget.spend(INFLATE_UNITS)
             try:
@@ -209,14 +233,20 @@ class CallStream(Http2Stream):
                 if fault.code != RESOURCE_EXHAUSTED or limit <= MAX_INFLATED_ON_LOOP_BYTES:
                     raise
 
+        def work() -> Buffer:
+            # Messages that were decompressed while this one waited for a thread have perhaps filled the memory.
+            if account.of.full:
+                raise MessageFault(UNAVAILABLE, FULL)
+            return inflate(message, encoding, limit)
+
         def finished(result: Buffer | MessageFault) -> None:
             if isinstance(result, MessageFault):
                 self.fail(result.code, result.text)
             # The client may have gone meanwhile.
             elif not self.over:
-                later(result)
+                later(self._server.buffers.counted(result, account))
 
-        self._server.off_loop(partial(inflate, message, encoding, limit), finished)
+        self._server.off_loop(work, finished)
         return None
 
 
@@ -233,6 +263,18 @@ class UnaryCall(CallStream):
         self._finished = False
 
     # From the connection.
+
+    def partial_bytes(self) -> int | None:
+        # A whole message is incomplete, too, until the client has ended its side.
+        if self.remote_ended:
+            return None
+        arrived = 0 if self._message is None else len(self._message)
+        if (reader := self._reader) is not None:
+            arrived += (reader.partial_bytes or 0) + sum(len(message) for _, message in reader.messages)
+        return arrived or None
+
+    def small_bytes(self) -> int:
+        return super().small_bytes() + (0 if self._message is None else len(self._message))
 
     def received(self, data: memoryview) -> None:
         reader, size = self._reader, len(data)

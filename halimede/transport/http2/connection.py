@@ -58,7 +58,7 @@ from halimede.transport.http2.frames import (
 from halimede.transport.http2.headers import HeaderDecoder, are_trailers
 from halimede.transport.http2.limits import COUNTED_BYTES, MAX_UNREAD_BYTES, WRITE_BUFFER_BYTES, FloodLimits, RecentIds
 from halimede.transport.http2.listener import CONNECTION_WINDOW_BYTES, GREETING, MAX_CALLS, Http2Listener
-from halimede.transport.http2.reader import DataReceiver, FrameReader
+from halimede.transport.http2.reader import LATE_UNITS, UNITS_PER_LOOK, DataReceiver, FrameReader
 from halimede.transport.http2.stream import Http2Stream
 from halimede.transport.http2.timers import ConnectionTimers
 from halimede.transport.http2.writer import FrameWriter, SendingStream
@@ -145,6 +145,7 @@ class Http2Connection(FrameReader, Generic[H]):
         out.hold()
         self._timers.heard_at = self._now()
         self._slice_end = 0.0
+        self.first_units = UNITS_PER_LOOK if self._listener.turns.left else LATE_UNITS
         try:
             if not self._closing:
                 self.read(nbytes)
@@ -159,6 +160,8 @@ class Http2Connection(FrameReader, Generic[H]):
             self._hold(_UNREAD)
         if self.put_off:
             self._hold(_TURN)
+            # Other connections that are read in this turn get less. `_go_on` has spent its part.
+            self._listener.turns.spend(SLICE_UNITS if nbytes else 0)
             self._listener.turns.wait(self._go_on)
         # Others, such as health checks, are still read.
         full = self._listener.buffered.full or self._account.full  # `seems_full` is a call
@@ -190,13 +193,12 @@ class Http2Connection(FrameReader, Generic[H]):
         now = self._listener.clock()
         # The first look of a read. Most reads are over before it, so that they cost no look at the clock.
         if not self._slice_end:
-            self._slice_end = now + SLICE_SECONDS
+            self._slice_end = now + SLICE_SECONDS if self.first_units > LATE_UNITS else now
         return now >= self._slice_end
 
     def _go_on(self) -> None:
         """Parses what an earlier turn has put off."""
-        # The connection may have ended meanwhile.
-        if self._closing:
+        if self._closing:  # it has ended meanwhile
             return
         self._listener.turns.spend(SLICE_UNITS)
         # This puts the waiting bytes back into the receive buffer.

@@ -107,11 +107,21 @@ def settings_frame(settings: dict[Setting, int]) -> bytes:
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Returns the number and value of each setting. The length of the payload must be a multiple of 6. Raises
-    ConnectionFault if there are too many."""
+    """Returns the number and value of each setting, but of several valid initial windows the last one alone: each is
+    work for every open stream, and only the sum of the changes counts. The length of the payload must be a multiple of
+    6. Raises ConnectionFault if there are too many."""
     if len(payload) > MAX_SETTINGS_PER_FRAME * _SETTING.size:
         raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many settings in one frame")
-    return list(_SETTING.iter_unpack(payload))
+    found = list(_SETTING.iter_unpack(payload))
+    windows = [at for at, each in enumerate(found) if _is_window(each)]
+    for at in reversed(windows[:-1]):
+        del found[at]
+    return found
+
+
+def _is_window(setting: tuple[int, int]) -> bool:
+    number, value = setting
+    return number == Setting.INITIAL_WINDOW_SIZE and value <= MAX_WINDOW_BYTES
 
 
 def window_update(stream_id: int, increment: int) -> bytes:

@@ -63,6 +63,8 @@ MAX_CONTINUATIONS = 64
 UNITS_PER_LOOK = 16
 """Units of work after which the reader asks whether the turn is too long. A frame is one unit, and another one for each
 256 bytes."""
+LATE_UNITS = 2
+"""The same in a turn whose budget is spent: a call with a small message."""
 LARGE_BLOCK_BYTES = 1 << 12
 """Size of a part of a header block from which on the turns of all connections are asked first."""
 _UNIT_SHIFT = 8
@@ -111,6 +113,8 @@ class FrameReader(asyncio.BufferedProtocol):
         self._block: _Block | None = None
         self._skip = 0
         self._stopped = False
+        self.first_units = UNITS_PER_LOOK
+        """Units of work before the first look of a read."""
         self.put_off = False
         """Whether received bytes wait for a later turn of the loop. Nothing may be received until `read(0)` has parsed
         them."""
@@ -214,7 +218,7 @@ class FrameReader(asyncio.BufferedProtocol):
         """Handles what is complete between two positions of the receive buffer. Returns where the rest begins, which is
         kept."""
         received, view, unpack = self._receive_buffer.bytes, self._receive_buffer.view, HEAD.unpack_from
-        units = UNITS_PER_LOOK
+        units = self.first_units
         while not self._stopped:
             # A DATA frame of an earlier read continues.
             if self._data_left or self._padding_left:

@@ -134,7 +134,7 @@ def test_reader_of_an_unknown_flag(flag: int) -> None:
 # Compression
 
 
-def inflated(packed: bytes, encoding: str, limit: int = LIMIT) -> tuple[int, str] | bytes:
+def inflated(packed: bytes, encoding: str, limit: int = LIMIT) -> tuple[int, str] | Buffer:
     try:
         return inflate(packed, encoding, limit)
     except MessageFault as found:
