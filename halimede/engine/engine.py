@@ -109,7 +109,7 @@ class Engine:
         self._keys = count(1)
         self._drained: Callable[[], None] | None = None
         self._stopping = False
-        self._offload = OffloadPool(loop)
+        self._offload = OffloadPool(loop, threads=2)
         self._machine = Machine(options.measuring, lambda: open_gpus(os.environ) if gpus else None)
         self._lag = LoopLag(self._engine_loop.call_at)
         metrics = custom_metrics()
