@@ -260,10 +260,11 @@ def test_brute_search_ends_where_more_clients_gain_nothing_and_halves_around_a_c
 ) -> None:
     done = search(tmp_path, repository, "brute", *bounds("1:1", "1:1", "1:1024"), "--latency-budget", "130")
     found = [clients for _, _, clients in steps(done)]
-    # One request at a time takes 20 ms, so no number of clients gains, and about six of them meet the budget.
+    # One request at a time takes 20 ms, so no number of clients gains, and at most six of them meet the budget.
     assert found[:4] == [1, 2, 4, 8]
     assert max(found) < 1024
-    assert {5, 6, 7} & set(found)
+    # On a busy machine fewer of them do, so it is not known between which powers of two the search halves.
+    assert any(clients & (clients - 1) and clients < 8 for clients in found)
 
 
 @pytest.mark.rows("X33", "X37")
