@@ -110,8 +110,9 @@ class Timers:
         self._alarm.close()
 
     def _ring(self) -> None:
-        now = monotonic_ns()
-        while self._due and self._due[0][0] <= now:
+        now, newest = monotonic_ns(), next(self._order)
+        # What a callback sets for a time that has passed is called in the next turn of the loop.
+        while self._due and self._due[0][0] <= now and self._due[0][1] < newest:
             callback = heappop(self._due)[2]
             try:
                 callback()

@@ -57,6 +57,25 @@ def test_timers_use_the_alarm_of_the_system(alarm: str) -> None:
     run(asyncio.new_event_loop, scenario)
 
 
+def test_callback_that_is_due_again_lets_the_loop_turn(alarm: str, factory: Factory) -> None:
+    """A queue of many requests that have timed out answers a part of them each time."""
+    seen: list[str] = []
+
+    def scenario(made: Timers, over: asyncio.Event) -> None:
+        def again() -> None:
+            seen.append("timer")
+            asyncio.get_running_loop().call_soon(seen.append, "loop")
+            if seen.count("timer") < 3:
+                made.call_at(1, again)
+            else:
+                over.set()
+
+        made.call_at(monotonic_ns(), again)
+
+    run(factory, scenario)
+    assert seen[:5] == ["timer", "loop", "timer", "loop", "timer"]
+
+
 @pytest.mark.parametrize("delay_ns", [-5 * MS, 0, 100_000, 400_000, 1_600_000, 3 * MS])
 def test_timer_never_rings_early(alarm: str, factory: Factory, delay_ns: int) -> None:
     late: list[int] = []
