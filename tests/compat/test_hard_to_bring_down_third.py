@@ -242,7 +242,8 @@ def test_whole_messages_of_calls_that_never_end(serving: Measured) -> None:
 
     before = serving.memory()
     held = attack(serving, send).answer
-    assert held - before < 2 * HELD_BYTES
+    # All that is sent are 600 MB. A read that has begun is finished, and its messages are copies.
+    assert held - before < 4 * HELD_BYTES
     serving.until(lambda: accepts(serving), "still counts the messages")
 
 
