@@ -21,8 +21,6 @@ MAX_LOOP_SHARE = 0.1
 """Largest share of the loop's time for all scrapes together."""
 BURST_SECONDS = 0.1
 """Seconds that scrapes may take at once, after a quiet time."""
-MAX_ANSWERED_PER_TURN = 64
-"""Scrapes that waited together and are answered in one turn of the loop. A long text takes 0.1 ms to send."""
 
 
 class MetricsScrapes:
@@ -64,17 +62,12 @@ class MetricsScrapes:
 
     def _ask(self, exchanges: Sequence[HttpExchange]) -> None:
         began = self._clock()
-        self._port.ask(Metrics(), lambda answer: self._made(exchanges, answer, {}))
+        self._port.ask(Metrics(), lambda answer: self._made(exchanges, answer))
         self._left -= self._clock() - began
 
-    def _made(
-        self, exchanges: Sequence[HttpExchange], answer: list[MetricFamily] | Error, texts: dict[bool, bytes]
-    ) -> None:
-        """Answers with the text that is in `texts`, or is written there first."""
-        if len(exchanges) > MAX_ANSWERED_PER_TURN:
-            others = exchanges[MAX_ANSWERED_PER_TURN:]
-            self._call_later(0.0, lambda: self._made(others, answer, texts))
-        for exchange in exchanges[:MAX_ANSWERED_PER_TURN]:
+    def _made(self, exchanges: Sequence[HttpExchange], answer: list[MetricFamily] | Error) -> None:
+        texts: dict[bool, bytes] = {}
+        for exchange in exchanges:
             if isinstance(answer, Error):
                 exchange.respond(500, TEXT_FIELDS, (answer.message.encode(),))
                 continue

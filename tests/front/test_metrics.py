@@ -9,7 +9,7 @@ from halimede.engine_port import MetricFamily, Metrics, Query
 from halimede.errors import Error, Unavailable
 from halimede.front.access import Access
 from halimede.front.http.service import HttpService
-from halimede.front.metrics import MAX_ANSWERED_PER_TURN, MetricsScrapes, MetricsService
+from halimede.front.metrics import MetricsScrapes, MetricsService
 from tests.front.fakes import FakePort
 from tests.front.http_fakes import FakeExchange, HeldOffload, no_timer
 
@@ -162,22 +162,6 @@ def test_scrapes_beyond_the_budget_see_what_happened_before_them() -> None:
     assert port.times == 7
     assert [exchange.answer[1:] for exchange in texts] == [(TYPE, EXPOSED.replace(b" 3", b" 4"))] * 2
     assert opened.answer[1] == OPEN_TYPE
-
-
-def test_many_scrapes_that_waited_are_answered_a_part_at_a_time() -> None:
-    clock = Clock()
-    port, timers = SlowPort(clock), Timers(clock)
-    front = MetricsService(MetricsScrapes(port, timers.call_later, clock))
-    for _ in range(6):
-        front.handle(FakeExchange("GET", "/metrics"))
-    exchanges = [FakeExchange("GET", "/metrics") for _ in range(MAX_ANSWERED_PER_TURN + 1)]
-    for exchange in exchanges:
-        front.handle(exchange)
-    timers.move(0.2)
-    assert [len(exchange.answers) for exchange in exchanges] == [1] * MAX_ANSWERED_PER_TURN + [0]
-    timers.move(0.0)
-    assert exchanges[-1].answer == (200, TYPE, EXPOSED)
-    assert port.times == 7
 
 
 def test_waiting_scrapes_of_a_server_that_ends_are_answered() -> None:
