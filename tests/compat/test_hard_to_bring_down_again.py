@@ -201,8 +201,9 @@ def test_many_streams_that_end_at_once(serving: Measured) -> None:
     assert attacked.peak < 64 * MIB
 
 
-def test_small_messages_that_never_end_are_bounded(serving: Measured) -> None:
-    begun = message(bytes(60_000), size=60_001)
+@pytest.mark.parametrize("missing", [pytest.param(1, id="messages"), pytest.param(0, id="calls with whole messages")])
+def test_small_messages_that_never_end_are_bounded(serving: Measured, missing: int) -> None:
+    begun = message(bytes(60_000), size=60_000 + missing)
 
     def send() -> int:
         with ExitStack() as stack:

@@ -81,8 +81,11 @@ class MessageReader:
 
     @property
     def small_bytes(self) -> int:
-        """The size of the incomplete message if it is small, and so is not counted as it arrives."""
-        return 0 if self._buffer is None or len(self._buffer) >= MIN_REUSED_BYTES else len(self._buffer)
+        """The size of the small messages, the incomplete one included. They are not counted as they arrive."""
+        waiting = [message for _, message in self.messages]
+        if self._buffer is not None:
+            waiting.append(self._buffer)
+        return sum([len(message) for message in waiting if len(message) < MIN_REUSED_BYTES])
 
     def feed(self, data: memoryview, most: int) -> int:
         """Copies a part of the body until `most` messages are complete. Returns how much was taken. Raises

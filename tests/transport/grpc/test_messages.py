@@ -111,6 +111,17 @@ def test_reader_asks_only_for_large_messages_where_they_shall_lie(size: int) -> 
     assert asked == ([payload[: 50_000 - 5]] if size >= LARGE_MESSAGE_BYTES else [])
 
 
+def test_small_messages_count_while_they_arrive_and_wait() -> None:
+    reader = MessageReader(LIMIT)
+    sent = message(bytes(100)) + message(bytes(50))
+    reader.feed(memoryview(sent)[:40], 9)
+    assert reader.small_bytes == 100, "the memory of the one that arrives"
+    reader.feed(memoryview(sent)[40:], 9)
+    assert reader.small_bytes == 150
+    reader.messages.clear()
+    assert reader.small_bytes == 0
+
+
 def test_reader_of_a_message_that_is_too_large() -> None:
     assert read([message(bytes(10))], limit=10) == [(0, bytes(10))]
     text = "Received message larger than max (11 vs. 10)"
