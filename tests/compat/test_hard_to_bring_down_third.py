@@ -93,21 +93,6 @@ def test_calls_whose_deadlines_end_together(serving: Measured) -> None:
     attack(serving, send)
 
 
-def test_scrapes_that_are_answered_together(serving: Measured) -> None:
-    def send() -> None:
-        with ExitStack() as stack:
-            clients = [
-                stack.enter_context(socket.create_connection(("127.0.0.1", serving.metrics_port), LIMIT))
-                for _ in range(3000)
-            ]
-            for client in clients:
-                client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-            for client in clients:
-                assert client.recv(64).startswith(b"HTTP/1.1 200")
-
-    attack(serving, send)
-
-
 def test_many_connections_that_bring_many_requests_each(serving: Measured) -> None:
     """A read of one client may take a millisecond, and a thousand are read in one turn."""
     requests = b"GET /v2/models/uint8 HTTP/1.1\r\nHost: x\r\n\r\n" * 150
@@ -223,28 +208,6 @@ def test_calls_with_much_metadata_that_never_end(serving: Measured) -> None:
 
     attack(serving, send)
     serving.until(lambda: accepts(serving), "still counts metadata")
-
-
-@pytest.mark.xfail(reason="a quick machine brings all 600 MB before they are counted", strict=False)
-def test_whole_messages_of_calls_that_never_end(serving: Measured) -> None:
-    sent = message(bytes(60_000))
-
-    def send() -> int:
-        with ExitStack() as stack:
-            for _ in range(10):
-                client = stack.enter_context(connection(serving))
-                # The server stops reading from this client.
-                client.settimeout(1.0)
-                with suppress(OSError):
-                    for stream in range(1, 2001, 2):
-                        frames = [data(stream, sent[at : at + 15_000]) for at in range(0, len(sent), 15_000)]
-                        client.sendall(headers(stream, head("ModelInfer")) + b"".join(frames))
-            return serving.memory()
-
-    before = serving.memory()
-    held = attack(serving, send).answer
-    assert held - before < 2 * HELD_BYTES
-    serving.until(lambda: accepts(serving), "still counts the messages")
 
 
 def test_bodies_in_tiny_chunks_take_little_memory(serving: Measured) -> None:

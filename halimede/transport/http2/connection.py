@@ -190,6 +190,8 @@ class Http2Connection(FrameReader, Generic[H]):
                 return True
             turns.spend(block_bytes >> _BLOCK_SHIFT)
             return False
+        # Two frames are a call with a small message.
+        turns.spend(UNITS_PER_LOOK // 2)
         now = self._listener.clock()
         # The first look of a read. Most reads are over before it, so that they cost no look at the clock.
         if not self._slice_end:
