@@ -83,7 +83,7 @@ class RequestReader(asyncio.BufferedProtocol):
         self._turn_due = False
         """Whether received bytes or requests wait for a later turn of the loop."""
         self._crowded = False
-        """Whether so many requests wait for earlier answers that no more are taken. Nothing is read meanwhile."""
+        """Whether too many requests wait for earlier answers. Nothing is read meanwhile."""
         self._short_of_memory = False
         """Whether the rest of a body waits because the server, or this connection, holds too many bytes."""
         self._buffered = listener.buffers.buffered
