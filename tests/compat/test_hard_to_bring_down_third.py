@@ -93,10 +93,11 @@ def test_calls_whose_deadlines_end_together(serving: Measured) -> None:
     attack(serving, send)
 
 
-def test_many_connections_that_bring_many_requests_each(serving: Measured) -> None:
+@pytest.mark.parametrize("each", [pytest.param(150, id="more than a slice"), pytest.param(30, id="less")])
+def test_many_connections_that_bring_many_requests_each(serving: Measured, each: int) -> None:
     """A read of one client may take a millisecond, and a thousand are read in one turn."""
-    requests = b"GET /v2/models/uint8 HTTP/1.1\r\nHost: x\r\n\r\n" * 150
-    calls = b"".join(headers(n, head("ServerLive")) + data(n, message(b""), end=True) for n in range(1, 101, 2))
+    requests = b"GET /v2/models/uint8 HTTP/1.1\r\nHost: x\r\n\r\n" * each
+    calls = b"".join(headers(n, head("ServerLive")) + data(n, message(b""), end=True) for n in range(1, 2 * each, 2))
 
     def send() -> None:
         with ExitStack() as stack:

@@ -174,11 +174,11 @@ class HttpService:
             return
 
         def work() -> tuple[InferRequest, wire.ResponseForm]:
-            # Decompression and decoding are one piece of work, so that there are at most as many decompressed bodies as
-            # threads.
             # Bodies that were decompressed while this one waited for a thread have perhaps filled the memory.
             if exchange.memory_is_short:
                 raise Unavailable(FULL)
+            # Decompression and decoding are one piece of work, so that there are at most as many decompressed bodies as
+            # threads.
             body = memoryview(decompress(compressed, self._max_input_size))
             length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(body))
             return wire.decode_large(model, number, body, length, self._max_input_size)
