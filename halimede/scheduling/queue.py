@@ -10,8 +10,8 @@ from halimede.scheduling.policy import Batch, Refusals, Wake
 MIN_CANCELLED_TO_CLEAR = 32
 """A queue with fewer cancelled inferences is not cleared of them, unless they are large."""
 MAX_CANCELLED_BYTES = 1 << 24
-"""Bytes of inputs of cancelled inferences from which on the queue is cleared of them. Nothing else may come that would
-pass them over: while the server holds too many bytes, it takes no requests."""
+"""Bytes of inputs of cancelled inferences from which on the queue is cleared of them. If they fill the server's memory,
+it takes no requests, and so no later request would pass them over."""
 
 
 class FifoQueue:
