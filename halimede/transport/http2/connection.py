@@ -190,8 +190,7 @@ class Http2Connection(FrameReader, Generic[H]):
                 return True
             turns.spend(block_bytes >> _BLOCK_SHIFT)
             return False
-        # Two frames are a call with a small message.
-        turns.spend(UNITS_PER_LOOK // 2)
+        turns.spend(UNITS_PER_LOOK // 2)  # two frames are a call with a small message
         now = self._listener.clock()
         # The first look of a read. Most reads are over before it, so that they cost no look at the clock.
         if not self._slice_end:
@@ -203,8 +202,7 @@ class Http2Connection(FrameReader, Generic[H]):
         if self._closing:  # it has ended meanwhile
             return
         self._listener.turns.spend(SLICE_UNITS)
-        # This puts the waiting bytes back into the receive buffer.
-        self.get_buffer(0)
+        self.get_buffer(0)  # puts the waiting bytes back into the receive buffer
         self.buffer_updated(0)
         if not self.put_off:
             self._unhold(_TURN)
