@@ -244,7 +244,8 @@ def test_model_that_fails_now_and_then_ends_the_run_and_its_figures_are_kept(ser
     table = tmp_path / "a.csv"
     done = perf("-m", "failing", "-u", served.http_url, *SHAPE, "-p", "300", "-f", str(table))
     assert done.returncode == 99
-    assert done.stderr.strip().splitlines()[-1] == "Thread [0] had error: every second request fails"
+    # A remark may follow (X28): a busy machine answers while the client still counts its time as sending.
+    assert done.stderr.splitlines()[1] == "Thread [0] had error: every second request fails"
     counts = re.search(r"    Request count: (\d+)\n    Failed request count: (\d+)\n", done.stdout)
     assert counts is not None
     assert abs(int(counts[1]) - int(counts[2])) <= 1
