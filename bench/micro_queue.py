@@ -20,6 +20,7 @@ from halimede.scheduling.instances import Instances
 from halimede.scheduling.policy import Policy
 from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
 from halimede.scheduling.queue import DefaultPolicy
+from halimede.scheduling.regrouping import Regrouping
 from halimede.scheduling.runner import Runner
 from halimede.scheduling.runner_config import Reason, RunnerConfig
 from halimede.tensors import FP32, HostMemory, Tensor
@@ -86,12 +87,12 @@ class Holding:
 def levels(batch: int) -> Policy:
     """A policy with three priorities and timeouts that requests may shorten. Priority 3 delays late requests."""
     times, late = QueueRules(0, MINUTE, True), QueueRules(0, MINUTE, True, True)
-    return PriorityQueuePolicy(3, 2, times, {3: late}, Forming(batch, (batch,), 0))
+    return PriorityQueuePolicy(3, 2, times, {3: late}, Forming(batch, (batch,), 0), 0, Regrouping(batch))
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "one at a time": DefaultPolicy,
-    "dynamic batches of 8": lambda: DynamicPolicy(BATCH, (BATCH,), 0),
+    "dynamic batches of 8": lambda: DynamicPolicy(BATCH, (BATCH,), 0, 0, Regrouping(BATCH)),
     "priorities and timeouts, one at a time": lambda: levels(1),
     "priorities and timeouts, batches of 8": lambda: levels(BATCH),
 }

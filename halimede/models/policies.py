@@ -14,6 +14,7 @@ from halimede.scheduling.policy import Policy
 from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
 from halimede.scheduling.queue import DefaultPolicy, RefusingPolicy
 from halimede.scheduling.ragged import BatchInput, Ragged
+from halimede.scheduling.regrouping import Regrouping
 from halimede.scheduling.sequences import Controls, DirectPolicy, OldestPolicy, SequenceRules
 from halimede.scheduling.states import SequenceStates
 from halimede.scheduling.strategy import BatchStrategy, ChosenForming
@@ -30,9 +31,11 @@ def policy_for(config: ModelConfig, start_at: int, strategy: BatchStrategy | Non
         return PriorityQueuePolicy(0, 0, _rules(queue), {}) if limited else DefaultPolicy()
     sizes, delay_ns = batching.preferred_batch_sizes, batching.max_queue_delay_us * 1000
     pace = Pace(batching.latency_target_us * 1000) if batching.latency_target_us else None
+    # A delay, a target and a strategy say themselves how long a batch waits.
+    regrouping = None if delay_ns or strategy or pace else Regrouping(config.max_batch_size)
     # Most models have none of these, and then one queue is enough.
     if not limited and not batching.priority_levels and strategy is None and pace is None:
-        return DynamicPolicy(config.max_batch_size, sizes, delay_ns, start_at)
+        return DynamicPolicy(config.max_batch_size, sizes, delay_ns, start_at, regrouping)
     # The loader has refused a model with both a strategy and a latency target.
     forming = Forming(config.max_batch_size, sizes, delay_ns)
     if strategy is not None:
@@ -46,6 +49,7 @@ def policy_for(config: ModelConfig, start_at: int, strategy: BatchStrategy | Non
         {level: _rules(policy) for level, policy in batching.level_policies.items()},
         forming,
         start_at,
+        regrouping,
     )
     return policy if pace is None else AdaptivePolicy(policy, pace)
 

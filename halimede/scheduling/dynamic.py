@@ -6,6 +6,7 @@ from halimede.requests import Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
 from halimede.scheduling.queue import FifoQueue
+from halimede.scheduling.regrouping import Regrouping
 
 _QUEUE_START = int(Stamp.QUEUE_START)
 
@@ -74,12 +75,20 @@ class DynamicPolicy(FifoQueue):
     """Batches of the requests that have waited longest, without priorities.
 
     `start_at` holds everything back, once, until that many requests wait: the test hook TRITONSERVER_DELAY_SCHEDULER
-    (C60).
+    (C60). With `regrouping`, the next batch may wait a moment for the clients of the one before.
     """
 
-    def __init__(self, max_batch_size: int, preferred: Sequence[int], delay_ns: int, start_at: int = 0) -> None:
+    def __init__(
+        self,
+        max_batch_size: int,
+        preferred: Sequence[int],
+        delay_ns: int,
+        start_at: int = 0,
+        regrouping: Regrouping | None = None,
+    ) -> None:
         super().__init__()
         self._forming = Forming(max_batch_size, preferred, delay_ns)
+        self._regrouping = regrouping
         self._start_at = start_at
         self.allows_fast_path = not delay_ns and not start_at
 
@@ -88,9 +97,19 @@ class DynamicPolicy(FifoQueue):
         if not waiting or waiting < self._start_at:
             return None
         self._start_at = 0
-        if waiting == 1 and not self._forming.delay_ns:  # most often so, and quicker
-            return Batch(free[0], (self._pop(),))
-        taken = self._forming.due(self._in_order(), now)
+        regrouping = self._regrouping
+        if regrouping is not None and regrouping.until and regrouping.holds(self._in_order(), waiting, now):
+            return Wake(regrouping.until)
+        # Most often one waits, and that is quicker.
+        is_alone = waiting == 1 and not self._forming.delay_ns
+        taken = 1 if is_alone else self._forming.due(self._in_order(), now)
         if isinstance(taken, Wake):
             return taken
-        return Batch(free[0], [self._pop() for _ in range(taken)])
+        batch = Batch(free[0], [self._pop() for _ in range(taken)])
+        if regrouping is not None:
+            regrouping.started(batch, self.waiting, now)
+        return batch
+
+    def freed(self, instance: int, now: int) -> None:
+        if self._regrouping is not None:
+            self._regrouping.finished(instance, self.waiting, now)

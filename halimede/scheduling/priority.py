@@ -25,6 +25,7 @@ from halimede.errors import Error, TimedOut, Unavailable
 from halimede.scheduling.dynamic import Forming
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import MAX_EXPIRED_PER_CALL, Batch, Refusals, Wake
+from halimede.scheduling.regrouping import Regrouping
 
 MIN_DEADLINES_TO_CLEAR = 64
 """A smaller heap of deadlines is not cleared of outdated ones."""
@@ -85,6 +86,7 @@ class PriorityQueuePolicy:
     rules -- by level
     forming -- how batches are formed; without it each request is a batch
     start_at -- holds everything back, once, until this many requests wait; no deadline passes before (C60)
+    regrouping -- lets the next batch wait a moment for the clients of the one before
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class PriorityQueuePolicy:
         rules: Mapping[int, QueueRules],
         forming: Forming | None = None,
         start_at: int = 0,
+        regrouping: Regrouping | None = None,
     ) -> None:
         self._number = levels
         self._default = default if levels else 0
@@ -102,6 +105,7 @@ class PriorityQueuePolicy:
         self._rules = rules
         self._forming = forming
         self._start_at = start_at
+        self._regrouping = regrouping
         self._levels: dict[int, _Level] = {}
         self._filled: list[int] = []
         """The numbers of the levels that are not empty, in order."""
@@ -136,10 +140,16 @@ class PriorityQueuePolicy:
             return Wake(now)
         if self._forming is None:
             return Batch(free[0], (self._pop(),))
+        regrouping = self._regrouping
+        if regrouping is not None and regrouping.until and regrouping.holds(self._in_order(), self.waiting, now):
+            return Wake(regrouping.until)
         taken = self._forming.due(self._in_order(), now)
         if isinstance(taken, Wake):
             return taken
-        return Batch(free[0], [self._pop() for _ in range(taken)])
+        batch = Batch(free[0], [self._pop() for _ in range(taken)])
+        if regrouping is not None:
+            regrouping.started(batch, self.waiting, now)
+        return batch
 
     def cancel(self, inference: Inference, now: int) -> bool:
         level = self._level_of(inference)
@@ -179,7 +189,8 @@ class PriorityQueuePolicy:
         return refusals
 
     def freed(self, instance: int, now: int) -> None:
-        """Any instance serves any request."""
+        if self._regrouping is not None:
+            self._regrouping.finished(instance, self.waiting, now)
 
     def resize(self, instances: int, now: int) -> None:
         """The number of instances changes nothing."""

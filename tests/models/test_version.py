@@ -12,6 +12,7 @@ from halimede.models.loader import LoadedVersion, places
 from halimede.models.policies import policy_for
 from halimede.models.version import ModelVersion
 from halimede.platform.hosts import HostPolicy, available_cores
+from halimede.requests import Stamp
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
@@ -301,6 +302,23 @@ def test_policy_has_the_limits_of_the_configuration(batching: DynamicBatching | 
     assert policy.expires_at == 3000
     assert [one.request.id for one, _ in policy.expire(3000)] == ["1"]
     assert [one.request.id for one, _ in policy.expire(5000)] == ["0"]
+
+
+@pytest.mark.parametrize("queue", [QueuePolicy(), QueuePolicy(max_size=9)])
+@pytest.mark.parametrize(("delay_us", "waits"), [(0, True), (1, False)])
+def test_batch_waits_for_the_clients_of_a_slow_batch_unless_a_delay_is_configured(
+    queue: QueuePolicy, delay_us: int, waits: bool
+) -> None:
+    batching = DynamicBatching((4,), delay_us)
+    policy = policy_for(replace(config_of(max_batch_size=4, batching=batching), queue_policy=queue), 0)
+    for _ in range(2):
+        policy.admit(inference(batch_size=1), 0)
+    assert isinstance(policy.next((0,), 1000), Batch)
+    policy.freed(0, 20_000_000)
+    one = inference(batch_size=1)
+    one.times[Stamp.QUEUE_START] = 1
+    policy.admit(one, 20_000_000)
+    assert isinstance(policy.next((0,), 20_000_000), Wake if waits else Batch)
 
 
 def test_level_has_limits_of_its_own() -> None:
