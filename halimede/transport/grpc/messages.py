@@ -19,6 +19,8 @@ PREFIX = Struct(">BL")
 UNKNOWN, INVALID, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 2, 3, 4, 8, 12, 13, 14
 """The status codes that the transport itself gives."""
 
+PAGE_BYTES = 1 << 12
+"""The memory that the first byte of a message takes."""
 LARGE_MESSAGE_BYTES = 1 << 16
 """Messages of at least this size get an aligned buffer, and are compressed and decompressed off the event loop."""
 
@@ -81,11 +83,11 @@ class MessageReader:
 
     @property
     def small_bytes(self) -> int:
-        """The size of the small messages, the incomplete one included. They are not counted as they arrive."""
-        waiting = [message for _, message in self.messages]
-        if self._buffer is not None:
-            waiting.append(self._buffer)
-        return sum([len(message) for message in waiting if len(message) < MIN_REUSED_BYTES])
+        """The memory of the small messages, the incomplete one included. They are not counted as they arrive."""
+        size = sum([len(message) for _, message in self.messages if len(message) < MIN_REUSED_BYTES])
+        if self._buffer is not None and len(self._buffer) < MIN_REUSED_BYTES:
+            size += min(len(self._buffer), self._filled + PAGE_BYTES)
+        return size
 
     def feed(self, data: memoryview, most: int) -> int:
         """Copies a part of the body until `most` messages are complete. Returns how much was taken. Raises

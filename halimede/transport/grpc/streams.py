@@ -66,7 +66,7 @@ INFLATE_UNITS = 16
 """What decompression on the loop spends of the turn's budget of messages."""
 EXPIRY_UNITS = 2
 """What the end of a call at its deadline spends of the turn's budget of messages."""
-CALL_BYTES = 1 << 11
+CALL_BYTES = 1 << 12
 """About what an open call takes without its head and messages. A client opens it with fourteen bytes."""
 UNREADABLE = "Unable to parse request"
 """Triton's text for a call whose message is missing, incomplete, or cannot be decompressed."""

@@ -15,6 +15,7 @@ from halimede.transport.grpc.messages import (
     ENCODINGS,
     IDENTITY,
     LARGE_MESSAGE_BYTES,
+    PAGE_BYTES,
     MessageFault,
     MessageReader,
     answer_encoding,
@@ -120,6 +121,12 @@ def test_small_messages_count_while_they_arrive_and_wait() -> None:
     assert reader.small_bytes == 150
     reader.messages.clear()
     assert reader.small_bytes == 0
+
+
+def test_announced_bytes_of_a_small_message_do_not_count() -> None:
+    reader = MessageReader(LIMIT)
+    reader.feed(memoryview(message(bytes(LARGE_MESSAGE_BYTES - 1)))[:105], 9)
+    assert reader.small_bytes == 100 + PAGE_BYTES
 
 
 def test_reader_of_a_message_that_is_too_large() -> None:
