@@ -4,7 +4,7 @@ Reads the model table and the statistics and changes nothing. Event-loop thread 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from halimede import __version__
@@ -94,7 +94,7 @@ class Answers:
 
     def _all_ready(self) -> bool:
         """Strict readiness (H8): all models are ready, and each ready version has an instance that works."""
-        return self._models.all_ready() and all(version.healthy for version in self._ready_versions())
+        return self._models.all_ready() and all(version.healthy for version in self._models.in_service())
 
     def to_be_asked(self, query: Query[A]) -> Sequence[ModelVersion]:
         """The versions whose models must be asked too before a positive answer: those with an `is_ready` (P9)."""
@@ -102,7 +102,7 @@ class Answers:
         if isinstance(query, port.ModelReady):
             versions = self._asked(query)
         elif isinstance(query, port.ServerReady) and self._options.strict_readiness:
-            versions = self._ready_versions()
+            versions = self._models.in_service()
         return [version for version in versions if version.reports_readiness]
 
     def _server_metadata(self, query: port.ServerMetadata) -> port.ServerInfo:
@@ -159,10 +159,6 @@ class Answers:
 
     def _model_transaction(self, query: port.ModelTransaction) -> bool:
         return self._models.find(query.model, query.version).decoupled
-
-    def _ready_versions(self) -> Iterator[ModelVersion]:
-        for key in self._keys():
-            yield from self._models.ready_versions(key)
 
     def _keys(self) -> list[str]:
         return [record.key for record in self._models]

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from time import monotonic_ns
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from halimede.backends.api import BackendContext, ProcessThreads
 from halimede.backends.runtimes import origin_of
@@ -26,9 +26,18 @@ from halimede.engine.late_start import LateStart, answers_may_lie_afar, far_stri
 from halimede.engine.log_settings import Logging
 from halimede.engine.model_calls import ModelCalls
 from halimede.engine.response_cache import CachedCall, CacheInterceptor, ResponseCache
+from halimede.engine.shared_answers import SharedAnswers
 from halimede.engine.shared_memory import Lease, SharedMemory
 from halimede.engine.tracing import open_tracing
-from halimede.engine_port import LoadModel, ModelReady, Query, UnloadModel
+from halimede.engine_port import (
+    LoadModel,
+    ModelReady,
+    ModelStatistics,
+    Query,
+    RepositoryIndex,
+    ServerReady,
+    UnloadModel,
+)
 from halimede.errors import Cancelled, DecoupledModel, Error, Internal, Unavailable
 from halimede.loading.model_loads import ModelLoads
 from halimede.loading.repository_control import RepositoryControl
@@ -147,6 +156,12 @@ class Engine:
         }
         self._cache: ResponseCache | None = None
         self._answers = Answers(options, self._models, self._statistics, elsewhere)
+        self._of_all_models: dict[type[Query[Any]], SharedAnswers] = {
+            # A model that is asked whether it is ready may take long, or have no answer.
+            ServerReady: SharedAnswers(self._ask, self._engine_loop.call_soon, in_turn=False),
+            RepositoryIndex: SharedAnswers(self._ask, self._engine_loop.call_soon),
+            ModelStatistics: SharedAnswers(self._ask, self._engine_loop.call_soon),
+        }
 
     @property
     def models(self) -> ModelTable:
@@ -481,6 +496,13 @@ class Engine:
     # Questions.
 
     def ask(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
+        shared = self._of_all_models.get(type(query))
+        if shared is None or (isinstance(query, ModelStatistics) and query.model):
+            self._ask(query, done)
+        else:
+            shared.ask(query, done)
+
+    def _ask(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
         if type(query) in self._repository.operations:
             self._repository.begin(query, done)
             return

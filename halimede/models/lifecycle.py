@@ -141,6 +141,13 @@ class ModelTable:
             return []
         return [r.version for _, r in sorted(record.versions.items()) if r.state is VersionState.READY and r.version]
 
+    def in_service(self) -> Iterator[ModelVersion]:
+        """Yields the versions in service, in any order."""
+        for record in self._models.values():
+            for each in record.versions.values():
+                if each.state is VersionState.READY and each.version:
+                    yield each.version
+
     # Changes.
 
     def loading(self, key: str, numbers: Iterable[int] = (), name: str = "") -> None:
