@@ -113,13 +113,16 @@ class FakeExchange:
 
 
 class HeldOffload:
-    """Keeps work until the test calls `run`. Then it is done, and its result is delivered."""
+    """Keeps work until the test calls `run`. Then it is done, and its result is delivered. `lanes` says of each work
+    whether it was said to be large."""
 
     def __init__(self) -> None:
         self._work: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.lanes: list[bool] = []
 
     def __call__(self, work: Callable[[], Any], done: Callable[[Any], None], large: bool = False) -> None:
         self._work.append((work, done))
+        self.lanes.append(large)
 
     def __len__(self) -> int:
         return len(self._work)

@@ -27,6 +27,7 @@ from halimede.front.access import Access, Category
 from halimede.front.http.handling import (
     GET,
     JSON,
+    MAX_WRITTEN_ON_LOOP,
     PLAIN,
     POST,
     HttpExchange,
@@ -50,9 +51,6 @@ A = TypeVar("A")
 
 MODEL = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
-
-MAX_WRITTEN_ON_LOOP = 100
-"""Models of an answer that the event loop writes, which takes 3 ms."""
 
 Read = Callable[[HttpExchange, str, str], Query[A]]
 """Returns the question that a request asks, given the two names in its path. Raises Error. Any thread."""

@@ -59,6 +59,8 @@ milliseconds."""
 
 LARGE_BYTES = 1 << 20
 """Larger JSON or compressed data take more than ten milliseconds of a thread, and perhaps seconds."""
+MAX_WRITTEN_ON_LOOP = 100
+"""Models, or regions of shared memory, of an answer that the event loop writes, which takes 3 ms."""
 UNKNOWN_SIZE = 1 << 40
 """The size of what is not known before it is decompressed."""
 

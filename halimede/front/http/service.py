@@ -19,6 +19,7 @@ from halimede.front.http.compression import answering, error_fields, inflated_at
 from halimede.front.http.generate import HttpGenerate
 from halimede.front.http.handling import (
     JSON,
+    LARGE_BYTES,
     OFFLOAD_BYTES,
     POST,
     UNKNOWN_SIZE,
@@ -47,7 +48,7 @@ from halimede.tensors import STRINGS_PER_TURN, Buffer
 from halimede.traces import UNTRACED, Sampler
 from halimede.transport.buffered_bytes import FULL
 from halimede.wire.http import infer as wire
-from halimede.wire.http.compression import decompress
+from halimede.wire.http.compression import decompress, inflate
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +57,12 @@ MAX_KNOWN_TARGETS = 4096
 MAX_KNOWN_TARGET_BYTES = 512
 """Length of a target whose route is remembered."""
 
+MAX_TRIED_BYTES = 1 << 18
+"""A compressed body of at most this size is decompressed up to `LARGE_BYTES`, to learn whether it is small."""
 LEAST_MANY_STRINGS_BYTES = 4 * STRINGS_PER_TURN
 """A smaller body has no strings whose lengths take long to check. Each has four bytes at least."""
+
+_Decoded = tuple[InferRequest, wire.ResponseForm]
 
 HEADER_LENGTH = b"inference-header-content-length"
 _TEXT = ("utf-8", "surrogateescape")
@@ -173,23 +178,37 @@ class HttpService:
             self._decode(exchange, model, number, memoryview(body))
             return
 
-        def work() -> tuple[InferRequest, wire.ResponseForm]:
+        def read(body: bytes) -> _Decoded:
+            view = memoryview(body)
+            length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(view))
+            return wire.decode_large(model, number, view, length, self._max_input_size)
+
+        def try_small() -> _Decoded | None:
+            small = inflate(compressed, min(LARGE_BYTES, self._max_input_size))
+            return None if small is None else read(small)
+
+        def tried(decoded: _Decoded | Error | None) -> None:
+            if decoded is None:
+                run_offloaded(self._offload, exchange, work, done, size=UNKNOWN_SIZE)
+            else:
+                done(decoded)
+
+        def work() -> _Decoded:
             # Bodies that were decompressed while this one waited for a thread have perhaps filled the memory.
             if exchange.memory_is_short:
                 raise Unavailable(FULL)
             # Decompression and decoding are one piece of work, so that there are at most as many decompressed bodies as
             # threads.
-            body = memoryview(decompress(compressed, self._max_input_size))
-            length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(body))
-            return wire.decode_large(model, number, body, length, self._max_input_size)
+            return read(decompress(compressed, self._max_input_size))
 
-        run_offloaded(
-            self._offload,
-            exchange,
-            work,
-            lambda decoded: self._decoded(exchange, model, number, decoded),
-            size=UNKNOWN_SIZE,
-        )
+        def done(decoded: _Decoded | Error) -> None:
+            self._decoded(exchange, model, number, decoded)
+
+        # Most are small, and need not wait for those that are large.
+        if len(compressed) <= MAX_TRIED_BYTES:
+            run_offloaded(self._offload, exchange, try_small, tried)
+        else:
+            run_offloaded(self._offload, exchange, work, done, size=UNKNOWN_SIZE)
 
     def _decode(self, exchange: HttpExchange, model: str, number: int, body: memoryview) -> None:
         try:

@@ -1,6 +1,7 @@
 """The HTTP routes of clients' shared memory: register, unregister, status (H90 to H96).
 
-Holds an engine port and no state. Event-loop thread only; a large body is parsed on another thread.
+Holds an engine port and no state. Event-loop thread only; a large body is parsed on another thread, and a long
+status is written there.
 """
 
 from collections.abc import Callable, Container
@@ -21,12 +22,14 @@ from halimede.front.access import Category
 from halimede.front.http.handling import (
     GET,
     JSON,
+    MAX_WRITTEN_ON_LOOP,
     POST,
     HttpExchange,
     Route,
     RouteHandler,
     ask,
     refuse,
+    run_offloaded,
     with_body_read,
 )
 from halimede.front.offload import Offload
@@ -90,9 +93,21 @@ class HttpSharedMemory:
 
         return limited
 
-    def _reporting(self, query: Callable[[str], Query[A]], encode: Callable[[A], bytes]) -> RouteHandler:
+    def _reporting(self, query: Callable[[str], Query[list[A]]], encode: Callable[[list[A]], bytes]) -> RouteHandler:
+        def wrote(exchange: HttpExchange, text: bytes | Error) -> None:
+            if isinstance(text, Error):
+                refuse(exchange, text)
+            else:
+                exchange.respond(200, JSON, (text,))
+
+        def answered(exchange: HttpExchange, facts: list[A]) -> None:
+            if len(facts) > MAX_WRITTEN_ON_LOOP:
+                run_offloaded(self._offload, exchange, partial(encode, facts), partial(wrote, exchange))
+            else:
+                wrote(exchange, encode(facts))
+
         def handle(exchange: HttpExchange, region: str, _: str) -> None:
-            ask(self._port, exchange, query(region), lambda facts: exchange.respond(200, JSON, (encode(facts),)))
+            ask(self._port, exchange, query(region), partial(answered, exchange))
 
         return handle
 

@@ -14,7 +14,8 @@ from halimede.front.http.compression import (
     MAX_DEFLATED_ON_LOOP_BYTES,
     MAX_INFLATED_ON_LOOP_BYTES,
 )
-from halimede.front.http.handling import JSON, OFFLOAD_BYTES
+from halimede.front.http.handling import JSON, LARGE_BYTES, OFFLOAD_BYTES
+from halimede.front.http.service import MAX_TRIED_BYTES
 from halimede.requests import Answer, InferResponse
 from halimede.tensors import INT32, HostMemory, Tensor
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig
@@ -75,6 +76,21 @@ def test_large_compressed_request_is_offloaded_whatever_its_result() -> None:
     assert not exchange.answers
 
 
+@pytest.mark.parametrize(("size", "lanes"), [(LARGE_BYTES, [False]), (LARGE_BYTES + 1, [False, True])])
+def test_compressed_request_is_large_work_only_if_it_yields_much(size: int, lanes: list[bool]) -> None:
+    rig = Rig()
+    infer(rig, gzip.compress(BODY + b" " * (size - len(BODY))), content_encoding="gzip")
+    while len(rig.offload):
+        rig.offload.run()
+    assert (rig.offload.lanes, len(rig.port.inferences)) == (lanes, 1)
+
+
+def test_compressed_request_of_many_bytes_is_large_work_at_once() -> None:
+    rig = Rig()
+    infer(rig, zlib.compress(b"") + bytes(MAX_TRIED_BYTES), content_encoding="gzip", **RAW)
+    assert rig.offload.lanes == [True]
+
+
 def test_inflated_bodies_do_not_pile_up() -> None:
     """Decompression and decoding are one piece of work, so no decompressed body waits for a thread."""
     rig = Rig()
@@ -130,6 +146,7 @@ def test_body_of_a_client_that_has_gone_is_not_decompressed() -> None:
 def test_request_over_the_limit_is_refused_and_not_read() -> None:
     rig = Rig()
     exchange = infer(rig, zlib.compress(bytes(MAX_INPUT_SIZE + 1)), content_encoding="gzip", **RAW)
+    rig.offload.run()
     rig.offload.run()
     text = (
         f"Decompressed data size exceeds the maximum allowed value of {MAX_INPUT_SIZE} bytes. "

@@ -40,8 +40,7 @@ from halimede.errors import (
     Unsupported,
 )
 from halimede.front.cancelling import VERBOSE
-from halimede.front.http.admin import MAX_WRITTEN_ON_LOOP
-from halimede.front.http.handling import JSON, OFFLOAD_BYTES, PLAIN, status_of
+from halimede.front.http.handling import JSON, MAX_WRITTEN_ON_LOOP, OFFLOAD_BYTES, PLAIN, status_of
 from halimede.front.http.service import MAX_KNOWN_TARGETS
 from halimede.requests import InferResponse
 from halimede.tensors import (

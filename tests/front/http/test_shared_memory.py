@@ -1,5 +1,7 @@
 """The routes of shared memory: what each asks of the engine, and what it answers."""
 
+import json
+
 import pytest
 
 from halimede.engine_port import (
@@ -14,7 +16,7 @@ from halimede.engine_port import (
     UnregisterMemory,
 )
 from halimede.errors import AlreadyExists, Internal, Invalid, NotFound, Unsupported
-from halimede.front.http.handling import JSON, OFFLOAD_BYTES
+from halimede.front.http.handling import JSON, MAX_WRITTEN_ON_LOOP, OFFLOAD_BYTES
 from halimede.front.http.service import HttpService
 from tests.front.fakes import FakePort
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, HeldOffload, Rig
@@ -22,6 +24,16 @@ from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, HeldOffload, Ri
 SYSTEM, CUDA = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
 REGISTER = RegisterSystemMemory("r", "/k", 0, 8)
 BODY = b'{"key":"/k","byte_size":8}'
+
+
+def test_status_of_many_regions_is_written_off_the_loop() -> None:
+    regions = [SystemRegion(f"r{number}", "/k", 0, 8) for number in range(MAX_WRITTEN_ON_LOOP + 1)]
+    rig = Rig()
+    rig.port.answers = {SystemMemoryStatus(): regions}
+    exchange = rig.ask("GET", SYSTEM + "/status")
+    assert not exchange.answers
+    rig.offload.run()
+    assert len(json.loads(exchange.body_sent)) == len(regions)
 
 
 def test_status_of_all_and_of_one() -> None:
