@@ -71,8 +71,8 @@ class Buffers:
         """By the address of the storage of a lent buffer, whose bytes arrive there, and their numbers."""
 
     def aligned(self, size: int, offset: int) -> memoryview:
-        """Returns a buffer of `size` bytes whose byte at `offset` lies on a 64-byte boundary. A small buffer is not
-        aligned. A large one may hold old bytes. Event-loop thread only. Raises MemoryError."""
+        """Returns a buffer of `size` bytes whose byte at `offset` lies on a 64-byte boundary. It may hold old
+        bytes. A small one is not aligned. Event-loop thread only. Raises MemoryError."""
         # Neither zeroed, which would touch all its pages, nor lent, because a weak reference costs more at this size.
         if size < MIN_REUSED_BYTES:
             return np.empty(size, np.uint8).data
