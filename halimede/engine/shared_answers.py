@@ -1,8 +1,8 @@
 """Answers questions about all models, so that asking them again and again does not hold the loop.
 
-With a thousand models such an answer takes milliseconds, and hundreds of clients may ask in one turn of the loop. After
-`SLICE_SECONDS` of a turn the others wait for the next one, where one answer serves all who ask the same. It is made
-after they asked, so it is never older than their questions. Event-loop thread only.
+With a thousand models such an answer takes milliseconds, and hundreds of clients may ask in one turn of the loop. Each
+turn has `SLICE_SECONDS` for answers. Later questions wait for the next turn, and equal ones get one answer together.
+That answer is made after they were asked, so it is never out of date. Event-loop thread only.
 """
 
 import logging

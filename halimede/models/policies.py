@@ -31,8 +31,9 @@ def policy_for(config: ModelConfig, start_at: int, strategy: BatchStrategy | Non
         return PriorityQueuePolicy(0, 0, _rules(queue), {}) if limited else DefaultPolicy()
     sizes, delay_ns = batching.preferred_batch_sizes, batching.max_queue_delay_us * 1000
     pace = Pace(batching.latency_target_us * 1000) if batching.latency_target_us else None
-    # A delay, a target and a strategy say themselves how long a batch waits.
-    regrouping = None if delay_ns or strategy or pace else Regrouping(config.max_batch_size)
+    # A preferred size starts without delay (S21). A delay, a target or a strategy decides how long a batch waits.
+    has_own_rule = any(size < config.max_batch_size for size in sizes) or delay_ns or strategy or pace
+    regrouping = None if has_own_rule else Regrouping(config.max_batch_size)
     # Most models have none of these, and then one queue is enough.
     if not limited and not batching.priority_levels and strategy is None and pace is None:
         return DynamicPolicy(config.max_batch_size, sizes, delay_ns, start_at, regrouping)

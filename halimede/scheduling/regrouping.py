@@ -17,14 +17,14 @@ MAX_SHARE = 0.08
 """The longest wait, as a share of the time of the batch before."""
 MAX_SAVING_SHARE = 0.25
 """The longest wait, as a share of what one batch less saves."""
-LEFT_OUT = 16
-"""After a wait in which no request came, so many are left out."""
+SKIPPED = 16
+"""If no request comes during a wait, this number of later waits is skipped."""
 
 
 class Regrouping:
     """Decides whether the next batch waits. `max_rows` is the size of the largest batch."""
 
-    __slots__ = ("_cost", "_expected", "_held", "_left_out", "_max_rows", "_running", "until")
+    __slots__ = ("_cost", "_expected", "_held", "_max_rows", "_running", "_skips", "until")
 
     def __init__(self, max_rows: int) -> None:
         self._max_rows = max_rows
@@ -33,14 +33,14 @@ class Regrouping:
         self._running: dict[int, tuple[int, Batch, int]] = {}
         self._expected = 0  # requests that may come together
         self._held = 0  # requests that waited when a batch was held back; 0 if none was
-        self._left_out = 0  # waits that are still left out
+        self._skips = 0  # waits that are still to be skipped
         self.until = 0
         """The end of the wait; 0 if there is none."""
 
     def started(self, batch: Batch, waiting: int, now: int) -> None:
         """`waiting` requests are left in the queue."""
         if self._held:
-            self._left_out = 0 if len(batch.rows) > self._held else LEFT_OUT
+            self._skips = 0 if len(batch.rows) > self._held else SKIPPED
         self.until = self._held = 0
         self._running[batch.instance] = now, batch, waiting
 
@@ -53,8 +53,8 @@ class Regrouping:
         # Requests that it left did not fit, so the next batch has no room for those that it answers.
         if left:
             return
-        if self._left_out:
-            self._left_out -= 1
+        if self._skips:
+            self._skips -= 1
             return
         self._expected = len(batch.rows) + waiting
         self.until = now + int(min(MAX_SHARE * took, MAX_SAVING_SHARE * self._cost.fixed))

@@ -305,11 +305,14 @@ def test_policy_has_the_limits_of_the_configuration(batching: DynamicBatching | 
 
 
 @pytest.mark.parametrize("queue", [QueuePolicy(), QueuePolicy(max_size=9)])
-@pytest.mark.parametrize(("delay_us", "waits"), [(0, True), (1, False)])
-def test_batch_waits_for_the_clients_of_a_slow_batch_unless_a_delay_is_configured(
-    queue: QueuePolicy, delay_us: int, waits: bool
+@pytest.mark.parametrize(
+    ("batching", "waits"),
+    [(DynamicBatching((4,)), True), (DynamicBatching((4,), 1), False), (DynamicBatching((2, 4)), False)],
+    ids=["nothing else", "delay", "preferred size"],
+)
+def test_batch_waits_for_the_clients_of_a_slow_batch_if_nothing_else_says_when_it_starts(
+    queue: QueuePolicy, batching: DynamicBatching, waits: bool
 ) -> None:
-    batching = DynamicBatching((4,), delay_us)
     policy = policy_for(replace(config_of(max_batch_size=4, batching=batching), queue_policy=queue), 0)
     for _ in range(2):
         policy.admit(inference(batch_size=1), 0)

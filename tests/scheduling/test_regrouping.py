@@ -10,7 +10,7 @@ from halimede.requests import Stamp
 from halimede.scheduling.dynamic import DynamicPolicy, Forming
 from halimede.scheduling.policy import Batch, Policy, Wake
 from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
-from halimede.scheduling.regrouping import LEFT_OUT, MAX_SAVING_SHARE, MAX_SHARE, Regrouping
+from halimede.scheduling.regrouping import MAX_SAVING_SHARE, MAX_SHARE, SKIPPED, Regrouping
 from tests.fakes import inference
 
 MS = 1_000_000
@@ -111,14 +111,14 @@ def test_batch_does_not_wait_after_a_quick_one(policy: Policy) -> None:
     assert started(policy, end) == 1
 
 
-def test_waits_in_which_nobody_came_are_left_out_for_a_while(policy: Policy) -> None:
+def test_waits_in_which_nobody_came_are_skipped_for_a_while(policy: Policy) -> None:
     end = serve(policy, 0, [1, 1])
     admit(policy, end, [1])
     assert started(policy, end) == Wake(end + WAIT)
     assert started(policy, end + WAIT) == 1
     policy.freed(0, end + 20 * MS)
     end += 20 * MS
-    for _ in range(LEFT_OUT - 1):
+    for _ in range(SKIPPED - 1):
         end = serve(policy, end, [1, 1])
         admit(policy, end, [1])
         assert started(policy, end) == 1
