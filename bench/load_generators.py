@@ -1,10 +1,13 @@
 """`halimede perf` beside the real perf_analyzer, on both servers: throughput, latencies, the clients' CPU time.
 
-    python -m bench.load_generators [--rounds 5] [--seconds 1] [--row NAME ...] [--json FILE]
+    python -m bench.load_generators [--rounds 5] [--seconds 1] [--row NAME ...] [--json FILE] [--third]
 
-A round runs both clients in turn, with equal options, on Halimede and on the real Triton. `slow` waits 5 ms for each
-batch, so the server is the limit and both clients must agree. `floor` costs nothing: there the clients and the server
-share the cores, and a cheaper client leaves more to the server.
+A round runs both clients in turn, with equal options, on Halimede and on the real Triton. `fixed` waits 5 ms for each
+request, so the server is the limit and both clients must agree. `slow` waits 5 ms for each batch: how large the batches
+are depends on how soon a client asks again. `floor` costs nothing: there the clients and the server share the cores,
+and a cheaper client leaves more to the server.
+
+`--third` asks h2load (Debian's nghttp2-client) for its throughput in the rows of HTTP, where the two differ.
 
 The CPU time of a client is that of one request: the time of a run less that of a short run, by the difference of their
 requests. So the start of the program does not count.
@@ -14,6 +17,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -53,10 +57,20 @@ class Row:
     load: str
     clients: int
 
+    @property
+    def few(self) -> int:
+        """The requests of a short run. A client refuses a number below the requests of a second, and perf_analyzer
+        fails if its run is over within milliseconds."""
+        if "rate" in self.load:
+            return 2 * RATE
+        return self.clients * (100 if self.model == "floor" else 2)
 
+
+RATE = 150
 ROWS = {
+    **{f"fixed-{p}-8": Row("fixed", p, "--concurrency-range 8", 8) for p in ("http", "grpc")},
+    "fixed-grpc-rate": Row("fixed", "grpc", f"--request-rate-range {RATE} --request-distribution poisson", 4),
     **{f"slow-{p}-8": Row("slow", p, "--concurrency-range 8", 8) for p in ("http", "grpc")},
-    "slow-grpc-rate": Row("slow", "grpc", "--request-rate-range 150 --request-distribution poisson", 4),
     **{f"floor-{p}-{c}": Row("floor", p, f"--concurrency-range {c}", c) for p in ("http", "grpc") for c in (1, 8, 32)},
 }
 Figures = dict[str, float]
@@ -64,7 +78,7 @@ Figures = dict[str, float]
 
 def measure(client: str, server: Server, row: Row, seconds: float) -> Figures:
     """One run of a client. Raises RuntimeError if it fails, HungError if it never ends."""
-    short_cpu, short_count, _ = _run(client, server, row, ["--request-count", str(2 * row.clients)])
+    short_cpu, short_count, _ = _run(client, server, row, ["--request-count", str(row.few)])
     cpu, count, figures = _run(client, server, row, ["-p", str(int(seconds * 1000)), "-s", "999", "-r", "3"])
     return {**figures, "client_cpu": (cpu - short_cpu) / max(count - short_count, 1) * 1e6}
 
@@ -125,12 +139,37 @@ def show(server: str, name: str, found: Mapping[str, Figures]) -> None:
     print(f"| {server} | {name} | " + " | ".join(cells) + " |", flush=True)
 
 
+def third(server: Server, row: Row, seconds: float) -> float:
+    """Requests a second that h2load counts, over HTTP/1.1."""
+    head = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 16], "data": [0.5] * 16}]}
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as body:
+        json.dump(head, body)
+        body.flush()
+        url = f"http://127.0.0.1:{server.http}/v2/models/{row.model}/infer"
+        load = ["-c", str(row.clients), "-D", str(max(2, round(3 * seconds)))]
+        command = ["h2load", "--h1", *load, "-d", body.name, url]
+        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=LIMIT).stdout
+    found = re.search(r"finished in \S+, (\S+) req/s.*\n.* (\d+) failed", said)
+    if found is None or int(found[2]):
+        raise RuntimeError(f"{' '.join(command)}: {said[-500:]}")
+    return float(found[1])
+
+
+def copy_models(repository: Path) -> None:
+    """`fixed` is `slow` without batches."""
+    for name, source in (("slow", "slow"), ("fixed", "slow"), ("floor", "floor")):
+        shutil.copytree(MODELS / source, repository / name, ignore=shutil.ignore_patterns("__pycache__"))
+    config = repository / "fixed" / "config.pbtxt"
+    config.write_text(config.read_text().replace("dynamic_batching { }", ""))
+
+
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds of a window (of three)")
     parser.add_argument("--row", nargs="+", default=list(ROWS), choices=list(ROWS), metavar="NAME", help=" ".join(ROWS))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--third", action="store_true", help="measure with h2load too")
     options = parser.parse_args(words)
     subprocess.run([str(ORACLE), "install"], check=True, stdout=subprocess.DEVNULL)
     document: dict[str, object] = {"cores": os.cpu_count(), "rounds": options.rounds, "seconds": options.seconds}
@@ -140,9 +179,8 @@ def main(words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="clients-") as folder:
         for name, command in SERVERS.items():
             repository = Path(folder) / name / "models"
-            for model in ("slow", "floor"):
-                shutil.copytree(MODELS / model, repository / model, ignore=shutil.ignore_patterns("__pycache__"))
-            server = Server(name, command, repository, {"slow", "floor"})
+            copy_models(repository)
+            server = Server(name, command, repository, {"slow", "fixed", "floor"})
             try:
                 settle([server])
                 for row in options.row:
@@ -153,6 +191,9 @@ def main(words: Sequence[str]) -> int:
                     found = summarise(rounds)
                     show(name, row, found)
                     document[f"{name} {row}"] = {"rounds": rounds, **found}
+                    if options.third and ROWS[row].protocol == "http":
+                        rates = [third(server, ROWS[row], options.seconds) for _ in range(options.rounds)]
+                        print(f"h2load: {statistics.median(rates):,.0f} requests a second", flush=True)
                     if options.json is not None:
                         options.json.write_text(json.dumps(document, indent=1) + "\n")
             finally:
