@@ -12,6 +12,7 @@ from halimede.analyze.measurements import Measurement, merged
 from halimede.analyze.meter import Dropped, Meter
 from halimede.analyze.names import Names
 from halimede.analyze.noise import Question
+from halimede.analyze.ranking import SAME
 from halimede.analyze.searches import Plan, Search
 from halimede.analyze.searches.adaptive import adaptive
 from halimede.analyze.searches.brute import brute, manual
@@ -25,7 +26,7 @@ SURE_IN_THE_END = 0.01
 LONGER = 1.25
 """The best candidates are measured twice, each time for longer by this factor."""
 CLEARLY = 0.1
-"""The best one is not in doubt against a candidate that is worse by this share."""
+"""The best one is not in doubt against a candidate that is worse by this share, whatever the noise."""
 SHARPER = 0.85
 """A final measurement that breaks a constraint is repeated with this share of the load."""
 TRIES = 3
@@ -200,7 +201,7 @@ class Session:
         default = self._own.goal.best([each for each in tentative if not each.candidate.setup])
         if default is not None and default not in chosen:
             chosen.append(default)
-        chosen = [each for each in chosen if self._own.goal.compare(chosen[0], each) < CLEARLY]
+        chosen = [each for each in chosen if self._own.goal.compare(chosen[0], each) <= _doubt(chosen[0], each)]
         before = list(self.record.measurements)
         finals = [final for each in chosen if (final := self._measure_final(each)) is not None]
         finals = [each for each in finals if each not in before]
@@ -224,6 +225,11 @@ class Session:
                 break
             load = replace(load, value=max(1, round(load.value * SHARPER)))
         return found
+
+
+def _doubt(a: Measurement, b: Measurement) -> float:
+    """Up to this difference, the noise of two measurements may hide which is better."""
+    return min(CLEARLY, max(SAME, a.noise + b.noise))
 
 
 def _size_text(space: Space, mode: str) -> str:

@@ -37,6 +37,9 @@ def test_half_width_is_that_of_students_distribution() -> None:
         (Question(), windows(*[1000, 1400] * 5), True),  # long enough
         (Question(rival=2000), windows(1000, 1400), True),  # cannot be better
         (Question(rival=1500), windows(1000, 1400), False),
+        (Question(rival=900), windows(1000, 1400, 1200), True),  # better, by how much is seen in the end
+        (Question(rival=1100), windows(1000, 1400, 1200), False),
+        (Question(rival=900), windows(1000, 1400), False),
         (Question(limit=1e6), windows(1000, 1400, p99_ms=2.0), True),  # far too slow
         (Question(limit=1.1e6), windows(1000, 1001, 999), True),  # near the limit, and even
         (Question(), windows(10, 10, 10), False),  # too few requests

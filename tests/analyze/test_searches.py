@@ -128,6 +128,19 @@ def test_adaptive_search_does_not_add_instances_to_idle_ones() -> None:
     assert not [each for each in server.asked if each.setup and "instance_group" in each.setup[0].fields]
 
 
+def test_adaptive_search_does_not_look_beyond_a_neighbour_that_is_clearly_worse() -> None:
+    """Each instance computes on a core of its own, so two of three serve a third less, and one less still."""
+    three = {**CONFIG, "instance_group": [{"name": "m", "kind": "KIND_CPU", "count": 3}]}
+    server = Simulated(base=0.0001, each=0.002, cores=3.0, config=three)
+    server.run(adaptive(plan_of(server, bounds=Bounds(max_instances=3))))
+    counts = {
+        each.setup[0].fields["instance_group"][0]["count"]
+        for each in server.asked
+        if each.setup and "instance_group" in each.setup[0].fields
+    }
+    assert counts == {2}
+
+
 def test_loads_of_the_user_are_measured_as_they_are() -> None:
     server = Simulated()
     plan = Plan(plan_of(server).space, Goal(), Bounds(max_instances=1, max_batch=2), loads=(3, 7))

@@ -100,7 +100,10 @@ class _Walk:
         return self._goal.compare(seen.best, here.best) > (-TIE if is_fewer else SAME)
 
     def _jump(self, home: Point) -> Generator[Candidate, Measurement | None, Point | None]:
-        """Looks at the ends of the axes, in case that what is near is a plateau. Returns a point that is better."""
+        """Looks at the ends of the axes, in case that what is near is a plateau. Returns a point that is better.
+
+        There is no plateau towards an end if the neighbour in its direction is clearly worse.
+        """
         here = self._of(home)
         ends = [
             (*home[:axis], place, *home[axis + 1 :])
@@ -108,13 +111,22 @@ class _Walk:
             for place in (len(which.values) - 1, 0)
         ]
         for point in (*ends, tuple(len(which.values) - 1 for which in self._space.axes)):
-            axis = next((k for k, place in enumerate(point) if place != home[k]), 0)
+            axes = [k for k, place in enumerate(point) if place != home[k]]
+            axis = axes[0] if axes else 0
             if self._space.setup(point) in self._seen or self._is_ruled_out(point, home, axis):
+                continue
+            if len(axes) == 1 and self._falls(home, axis, 1 if point[axis] > home[axis] else -1):
                 continue
             seen = yield from self._look(point, here)
             if seen is not None and here is not None and self._goal.compare(seen.best, here.best) > SAME:
                 return point
         return None
+
+    def _falls(self, home: Point, axis: int, direction: int) -> bool:
+        """Whether the neighbour was measured, and is clearly worse."""
+        near = self._of((*home[:axis], home[axis] + direction, *home[axis + 1 :]))
+        here = self._of(home)
+        return near is not None and here is not None and self._goal.compare(here.best, near.best) > SAME
 
     def _directions(self, home: Point) -> Iterator[tuple[int, int]]:
         """The axes with their directions, the most promising first: more of the model that keeps requests waiting."""
