@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from halimede import __version__
 from halimede import engine_port as port
 from halimede.config import TensorSpec
+from halimede.engine.slices import Sliced
 from halimede.engine_port import Query
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.measurement.statistics import Statistics
@@ -71,10 +72,10 @@ class Answers:
             **elsewhere,
         }
 
-    def answer(self, query: Query[A]) -> A | Error:
-        """The answer or an error. Never raises."""
+    def answer(self, query: Query[A]) -> A | Sliced[A] | Error:
+        """The answer, what makes it in slices, or an error. Never raises."""
         try:
-            answer: A = self._table[type(query)](query)
+            answer: A | Sliced[A] = self._table[type(query)](query)
         except Error as error:
             return error
         except Exception as error:
@@ -142,8 +143,8 @@ class Answers:
         config = self._models.find(query.model, query.version).config
         return port.ConfigInfo(config.json, config.message)
 
-    def _model_statistics(self, query: port.ModelStatistics) -> list[port.ModelCounts]:
-        """The statistics of one model or of all ready models (H119, H120)."""
+    def _model_statistics(self, query: port.ModelStatistics) -> Sliced[list[port.ModelCounts]]:
+        """Makes the statistics of one model or of all ready models, a version in each slice (H119, H120)."""
         if not query.model:
             names = self._keys()
         elif not self._models.ready_versions(query.model):
@@ -155,7 +156,12 @@ class Answers:
             versions = [v for v in versions if v.number == query.version]
             if not versions:
                 raise Invalid(f"requested model version is not available for model '{query.model}'")
-        return [self._statistics[v.key, v.number].read(v.name, v.number) for v in versions]
+        read = [(self._statistics[version.key, version.number], version) for version in versions]
+        found = []
+        for statistics, version in read:
+            found.append(statistics.read(version.name, version.number))
+            yield
+        return found
 
     def _model_transaction(self, query: port.ModelTransaction) -> bool:
         return self._models.find(query.model, query.version).decoupled

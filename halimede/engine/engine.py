@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count, islice
@@ -28,6 +28,7 @@ from halimede.engine.model_calls import ModelCalls
 from halimede.engine.response_cache import CachedCall, CacheInterceptor, ResponseCache
 from halimede.engine.shared_answers import SharedAnswers
 from halimede.engine.shared_memory import Lease, SharedMemory
+from halimede.engine.slices import run_in_slices
 from halimede.engine.tracing import open_tracing
 from halimede.engine_port import (
     LoadModel,
@@ -506,7 +507,10 @@ class Engine:
         if type(query) in self._repository.operations:
             self._repository.begin(query, done)
             return
-        answer: A | Error = self._answers.answer(query)
+        answer = self._answers.answer(query)
+        if isinstance(answer, Generator):
+            run_in_slices(answer, done, self._engine_loop.call_soon)
+            return
         asked = self._answers.to_be_asked(query) if answer is True else ()
         if asked:
             ask_all(asked, cast(Callable[[bool], None], done))

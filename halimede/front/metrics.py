@@ -1,13 +1,15 @@
 """The metrics: `GET /metrics` on their own port and, if the operator chooses, on the HTTP port. Event-loop
 thread only."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from time import monotonic
 
 from halimede.engine_port import EnginePort, MetricFamily, Metrics
 from halimede.errors import Error
 from halimede.front.access import Category
 from halimede.front.http.handling import GET, HttpExchange, Route, RouteHandler, refuse
+from halimede.front.offload import Offload
 from halimede.identities.guard import Caller
 from halimede.identities.roles import Right
 from halimede.wire.prometheus import OPENMETRICS, TEXT, encode_metrics, encode_openmetrics, wants_openmetrics
@@ -17,69 +19,95 @@ TEXT_FIELDS = b"Content-Type: %b\r\n" % TEXT
 OPENMETRICS_FIELDS = b"Content-Type: %b\r\n" % OPENMETRICS
 """Header fields of OpenMetrics."""
 
-MAX_LOOP_SHARE = 0.1
-"""Largest share of the loop's time for all scrapes together."""
+MAX_SHARE = 0.1
+"""Largest share of the time in which scrapes are being answered."""
 BURST_SECONDS = 0.1
-"""Seconds that scrapes may take at once, after a quiet time."""
+"""Seconds that answers may take at once, after a quiet time."""
+MAX_WRITTEN_ON_LOOP = 2000
+"""Series that the event loop writes, which takes 2 ms."""
 
 
 class MetricsScrapes:
     """Answers requests for the metrics, with the values of a moment after they arrived.
 
-    If scrapes exceed their share of the loop's time, further ones wait until the excess is made up for, and are then
-    answered together.
+    If scrapes exceed their share of the time, further ones wait until the excess is made up for, and are then answered
+    together. So do those that arrive while others are being answered.
     """
 
     def __init__(
         self,
         port: EnginePort,
         call_later: Callable[[float, Callable[[], None]], object],
+        offload: Offload,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._port = port
         self._call_later = call_later
+        self._offload = offload
         self._clock = clock
         self._left = BURST_SECONDS
         self._looked_at = clock()
+        self._answering = False
         self._waiting: list[HttpExchange] = []
 
     def answer(self, exchange: HttpExchange) -> None:
-        # A token bucket whose tokens are seconds of the loop.
-        now = self._clock()
-        self._left = min(BURST_SECONDS, self._left + MAX_LOOP_SHARE * (now - self._looked_at))
-        self._looked_at = now
         # The last text would be less work, but a client that scrapes after its inference misses it there.
-        if self._left <= 0 or self._waiting:
-            if not self._waiting:
-                self._call_later(-self._left / MAX_LOOP_SHARE, self._answer_waiting)
-            self._waiting.append(exchange)
-            return
-        self._ask([exchange])
+        self._waiting.append(exchange)
+        if len(self._waiting) == 1 and not self._answering:
+            self._answer_in_time()
+
+    def _answer_in_time(self) -> None:
+        """Answers those that wait, now or as soon as the share allows."""
+        # A token bucket whose tokens are seconds.
+        now = self._clock()
+        self._left = min(BURST_SECONDS, self._left + MAX_SHARE * (now - self._looked_at))
+        self._looked_at = now
+        if self._left <= 0:
+            self._call_later(-self._left / MAX_SHARE, self._answer_waiting)
+        else:
+            self._answer_waiting()
 
     def _answer_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self._ask(waiting)
-
-    def _ask(self, exchanges: Sequence[HttpExchange]) -> None:
+        self._answering = True
         began = self._clock()
-        self._port.ask(Metrics(), lambda answer: self._made(exchanges, answer))
-        self._left -= self._clock() - began
+        self._port.ask(Metrics(), lambda answer: self._write(waiting, began, answer))
 
-    def _made(self, exchanges: Sequence[HttpExchange], answer: list[MetricFamily] | Error) -> None:
-        texts: dict[bool, bytes] = {}
+    def _write(self, exchanges: Sequence[HttpExchange], began: float, answer: list[MetricFamily] | Error) -> None:
+        # Neither the answer nor the text of thousands of models is made in one turn of the loop.
+        respond = partial(self._respond, exchanges, began)
+        if isinstance(answer, Error):
+            respond(answer)
+            return
+        formats = {wants_openmetrics(exchange.headers.get(b"accept")) for exchange in exchanges}
+        write = partial(_texts, answer, formats)
+        if sum(len(family.series) for family in answer) > MAX_WRITTEN_ON_LOOP:
+            self._offload(write, respond)
+        else:
+            respond(write())
+
+    def _respond(self, exchanges: Sequence[HttpExchange], began: float, texts: Mapping[bool, bytes] | Error) -> None:
+        self._left -= self._clock() - began
+        self._answering = False
         for exchange in exchanges:
-            if isinstance(answer, Error):
-                exchange.respond(500, TEXT_FIELDS, (answer.message.encode(),))
-                continue
-            is_open = wants_openmetrics(exchange.headers.get(b"accept"))
-            if is_open not in texts:
-                texts[is_open] = (encode_openmetrics if is_open else encode_metrics)(answer)
-            exchange.respond(200, OPENMETRICS_FIELDS if is_open else TEXT_FIELDS, (texts[is_open],))
+            if isinstance(texts, Error):
+                exchange.respond(500, TEXT_FIELDS, (texts.message.encode(),))
+            else:
+                is_open = wants_openmetrics(exchange.headers.get(b"accept"))
+                exchange.respond(200, OPENMETRICS_FIELDS if is_open else TEXT_FIELDS, (texts[is_open],))
+        # An answered client may have asked again meanwhile, and begun another answer.
+        if self._waiting and not self._answering:
+            self._answer_in_time()
 
     def route(self) -> Route:
         """Returns the route for the HTTP port. It belongs to the category of statistics."""
         handle: RouteHandler = lambda exchange, _, __: self.answer(exchange)  # noqa: E731
         return Route("/metrics()()", GET, Category.STATISTICS, handle, right=Right.METRICS)
+
+
+def _texts(families: Sequence[MetricFamily], formats: Set[bool]) -> Mapping[bool, bytes]:
+    """The text in OpenMetrics' format (True), in Prometheus' (False) or both. Any thread."""
+    return {is_open: (encode_openmetrics if is_open else encode_metrics)(families) for is_open in formats}
 
 
 class MetricsService:

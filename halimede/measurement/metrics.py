@@ -60,6 +60,10 @@ class Read:
     labels: Mapping[str, str]
     totals: Totals
 
+    @classmethod
+    def of(cls, measures: ModelMeasures) -> "Read":
+        return cls(measures, _in_order(measures.labels), measures.statistics.totals)
+
 
 _Value = Callable[[Read], float | None]
 
@@ -193,41 +197,41 @@ def _in_order(labels: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def families(
-    measured: Iterable[ModelMeasures],
+    models: Sequence[Read],
     options: MetricsOptions = MetricsOptions(),  # noqa: B008
     seen: Seen = Seen(),  # noqa: B008
     cache: CacheCounts | None = None,
     lag: Histogram | None = None,
     now: int = 0,
-) -> list[MetricFamily]:
-    """All families that these options allow, with or without series: counters, gauges, summaries, histograms.
+) -> Iterator[MetricFamily]:
+    """Yields all families that these options allow, with or without series: counters, gauges, summaries, histograms.
 
     `now` is the end of the window of quantiles, in monotonic nanoseconds.
     """
-    models = [Read(each, _in_order(each.labels), each.statistics.totals) for each in measured]
-    kept = [(read.labels, read.totals.inference) for read in models if read.measures.cached]
     latencies = [
         (read.labels, read.totals, read.measures.statistics.latencies, read.measures.cached) for read in models
     ]
     machine = list(machine_families(seen, options))
-    found = [*_requests(models), *_table("counter", _COUNTS, models)]
+    yield from _requests(models)
+    yield from _table("counter", _COUNTS, models)
     if options.counters:
-        found += _table("counter", _DURATIONS, models)
-        found += model_cache_families(kept)
-    found += _table("counter", _OWN_COUNTERS, models)
-    found += [family for family in machine if family.kind == "counter"]
-    found += _table("gauge", _GAUGES, models)
-    found += [family for family in machine if family.kind != "counter"]
-    found += cache_families(cache)
+        yield from _table("counter", _DURATIONS, models)
+        yield from model_cache_families(
+            [(read.labels, read.totals.inference) for read in models if read.measures.cached]
+        )
+    yield from _table("counter", _OWN_COUNTERS, models)
+    yield from (family for family in machine if family.kind == "counter")
+    yield from _table("gauge", _GAUGES, models)
+    yield from (family for family in machine if family.kind != "counter")
+    yield from cache_families(cache)
     if options.summaries:
-        found += summaries(latencies, options.quantiles, now)
+        yield from summaries(latencies, options.quantiles, now)
     if options.histograms:
-        found.append(first_responses(latencies))
-    found.append(batch_sizes((read.labels, read.totals, read.measures.max_batch_size) for read in models))
+        yield first_responses(latencies)
+    yield batch_sizes((read.labels, read.totals, read.measures.max_batch_size) for read in models)
     if lag is not None:
         text = "How late the event loop did what was due at a time, in seconds"
-        found.append(MetricFamily("halimede_event_loop_lag_seconds", text, "histogram", (({}, lag),)))
-    return found
+        yield MetricFamily("halimede_event_loop_lag_seconds", text, "histogram", (({}, lag),))
 
 
 def custom_metrics() -> CustomMetrics:

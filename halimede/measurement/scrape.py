@@ -1,7 +1,7 @@
 """Answers a scrape from the models, the machine and the event loop as they are now. Event-loop thread only."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from time import monotonic_ns
 from typing import Any
 
@@ -13,7 +13,7 @@ from halimede.engine_port import Query
 from halimede.measurement.latencies import DEFAULT_BUCKETS, FIRST_RESPONSE, Latencies, Recent, first_response_buckets
 from halimede.measurement.loop_lag import LoopLag
 from halimede.measurement.machine import Machine
-from halimede.measurement.metrics import ModelMeasures, families, family_of, with_custom
+from halimede.measurement.metrics import ModelMeasures, Read, families, family_of, with_custom
 from halimede.measurement.statistics import Statistics
 from halimede.models.lifecycle import ModelTable
 from halimede.models.version import ModelVersion
@@ -50,18 +50,25 @@ class Measuring:
         self._cache_counts = cache_counts
         self.answers: Mapping[type[Query[Any]], Callable[[Any], Any]] = {port.Metrics: self._metrics}
 
-    def _metrics(self, query: port.Metrics) -> list[port.MetricFamily]:
+    def _metrics(self, query: port.Metrics) -> Generator[None, None, list[port.MetricFamily]]:
+        """Makes the answer in slices: a version, or a family of all versions, in each."""
         if query.family:
             return [family_of(reading) for reading in self._custom.read() if reading.name == query.family]
         now = monotonic_ns()
-        cache = self._cache_counts()
-        measures = self._measures(now)
-        own = families(measures, self._options, self._machine.seen, cache, self._lag.read(), now)
+        models = []
+        for measures in self._measures(now):
+            models.append(Read.of(measures))
+            yield
+        own = []
+        for family in families(models, self._options, self._machine.seen, self._cache_counts(), self._lag.read(), now):
+            own.append(family)
+            yield
         return with_custom(own, self._custom.read())
 
     def _measures(self, now: int) -> Iterator[ModelMeasures]:
         oldest = self._oldest()
-        for record in self._models:
+        # Models may be loaded and unloaded between two slices.
+        for record in list(self._models):
             for version in self._models.ready_versions(record.key):
                 since = oldest.get(version, now)
                 yield ModelMeasures(

@@ -77,7 +77,7 @@ class Ports:
         freed = FreedBytes(self._buffered, lambda: loop.run_in_executor(None, give_memory_back))
         self._rounds = LookRounds((freed,), loop.time, loop.call_later)
         self._rounds.begin()
-        scrapes = MetricsScrapes(self._port, loop.call_later)
+        scrapes = MetricsScrapes(self._port, loop.call_later, self._offload)
         if is_exposed(options):
             log.warning(
                 "The ports are open on all addresses of this machine; --http-address and --grpc-address restrict them"

@@ -24,6 +24,8 @@ HELD_BYTES = 128 * MIB
 """`--max-buffered-bytes` of the server."""
 MODELS = 400
 REGIONS = 2000
+SCRAPE_TURN_SECONDS = 0.025
+"""CPU time of a turn during scrapes. In one turn they would take 40 ms."""
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,25 @@ def test_many_clients_that_ask_about_many_models(serving: Measured, line: bytes)
             time.sleep(1.0)
 
     attack(serving, send)
+
+
+@pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text"])
+def test_scrapes_of_many_models(serving: Measured, accept: str) -> None:
+    """A scrape takes longer than a turn of the loop may take."""
+
+    def scrape(client: socket.socket) -> bytes:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: %b\r\n\r\n" % accept.encode())
+        return b"".join(iter(lambda: client.recv(1 << 20), b""))
+
+    def send() -> list[bytes]:
+        with ExitStack() as stack:
+            address = "127.0.0.1", serving.metrics_port
+            clients = [stack.enter_context(socket.create_connection(address, LIMIT)) for _ in range(10)]
+            return [scrape(client) for client in clients]
+
+    for text in attack(serving, send).answer:
+        assert text.count(b"\nnv_inference_count{") == MODELS + 1
+    assert serving.longest_turn < SCRAPE_TURN_SECONDS
 
 
 def test_status_of_many_regions(serving: Measured) -> None:

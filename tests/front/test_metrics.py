@@ -9,7 +9,8 @@ from halimede.engine_port import MetricFamily, Metrics, Query
 from halimede.errors import Error, Unavailable
 from halimede.front.access import Access
 from halimede.front.http.service import HttpService
-from halimede.front.metrics import MetricsScrapes, MetricsService
+from halimede.front.metrics import MAX_WRITTEN_ON_LOOP, MetricsScrapes, MetricsService
+from halimede.front.offload import at_once
 from tests.front.fakes import FakePort
 from tests.front.http_fakes import FakeExchange, HeldOffload, no_timer
 
@@ -29,7 +30,7 @@ def port_with_metrics() -> FakePort:
 
 def asked(port: FakePort, method: str, target: str) -> FakeExchange:
     exchange = FakeExchange(method, target)
-    MetricsService(MetricsScrapes(port, no_timer)).handle(exchange)
+    MetricsService(MetricsScrapes(port, no_timer, at_once)).handle(exchange)
     return exchange
 
 
@@ -75,7 +76,7 @@ OPEN_TYPE = b"Content-Type: application/openmetrics-text; version=1.0.0; charset
 
 def test_openmetrics_are_answered_to_who_asks_for_them() -> None:
     exchange = FakeExchange("GET", "/metrics", accept="application/openmetrics-text;version=1.0.0,*/*;q=0.1")
-    MetricsService(MetricsScrapes(port_with_metrics(), no_timer)).handle(exchange)
+    MetricsService(MetricsScrapes(port_with_metrics(), no_timer, at_once)).handle(exchange)
     assert exchange.answer == (200, OPEN_TYPE, EXPOSED.replace(b" counter\n", b" unknown\n") + b"# EOF\n")
 
 
@@ -123,7 +124,7 @@ class Timers:
 def test_many_scrapes_take_a_tenth_of_the_time_and_are_all_answered() -> None:
     clock = Clock()
     port, timers = SlowPort(clock), Timers(clock)
-    front = MetricsService(MetricsScrapes(port, timers.call_later, clock))
+    front = MetricsService(MetricsScrapes(port, timers.call_later, at_once, clock))
     began = clock.now
     exchanges = [FakeExchange("GET", "/metrics") for _ in range(1000)]
     for exchange in exchanges:  # a hundred a second
@@ -138,7 +139,7 @@ def test_many_scrapes_take_a_tenth_of_the_time_and_are_all_answered() -> None:
 def test_scrapes_within_the_budget_are_answered_at_once() -> None:
     clock = Clock()
     port, timers = SlowPort(clock), Timers(clock)
-    front = MetricsService(MetricsScrapes(port, timers.call_later, clock))
+    front = MetricsService(MetricsScrapes(port, timers.call_later, at_once, clock))
     for number in range(20):
         exchange = FakeExchange("GET", "/metrics")
         front.handle(exchange)
@@ -149,7 +150,7 @@ def test_scrapes_within_the_budget_are_answered_at_once() -> None:
 def test_scrapes_beyond_the_budget_see_what_happened_before_them() -> None:
     clock = Clock()
     port, timers = SlowPort(clock), Timers(clock)
-    front = MetricsService(MetricsScrapes(port, timers.call_later, clock))
+    front = MetricsService(MetricsScrapes(port, timers.call_later, at_once, clock))
     for _ in range(6):  # a burst
         front.handle(FakeExchange("GET", "/metrics"))
     port.answers[Metrics()] = [MetricFamily("nv_count", "Number of things", "counter", (({"model": "m"}, 4.0),))]
@@ -167,7 +168,7 @@ def test_scrapes_beyond_the_budget_see_what_happened_before_them() -> None:
 def test_waiting_scrapes_of_a_server_that_ends_are_answered() -> None:
     clock = Clock()
     port, timers = SlowPort(clock), Timers(clock)
-    front = MetricsService(MetricsScrapes(port, timers.call_later, clock))
+    front = MetricsService(MetricsScrapes(port, timers.call_later, at_once, clock))
     for _ in range(6):
         front.handle(FakeExchange("GET", "/metrics"))
     port.answers[Metrics()] = Unavailable("Server exiting")
@@ -177,21 +178,53 @@ def test_waiting_scrapes_of_a_server_that_ends_are_answered() -> None:
     assert exchange.answer == (500, TYPE, b"Server exiting")
 
 
+def test_scrapes_that_arrive_during_an_answer_are_answered_together_after_it() -> None:
+    clock = Clock()
+    port, timers = SlowPort(clock), Timers(clock)
+    front = MetricsService(MetricsScrapes(port, timers.call_later, at_once, clock))
+    exchanges = [FakeExchange("GET", "/metrics") for _ in range(4)]
+    port.hold = True
+    for exchange in exchanges:
+        front.handle(exchange)
+    assert port.times == 1
+    port.hold = False
+    port.answer_held()
+    assert (port.times, [exchange.answer for exchange in exchanges]) == (2, [(200, TYPE, EXPOSED)] * 4)
+
+
+@pytest.mark.parametrize("number", [MAX_WRITTEN_ON_LOOP, MAX_WRITTEN_ON_LOOP + 1])
+def test_long_metrics_are_written_on_another_thread(number: int) -> None:
+    port, offload = FakePort(), HeldOffload()
+    series = tuple(({"model": str(i)}, float(i)) for i in range(number))
+    port.answers[Metrics()] = [MetricFamily("nv_count", "", "counter", series)]
+    exchange = FakeExchange("GET", "/metrics")
+    MetricsService(MetricsScrapes(port, no_timer, offload)).handle(exchange)
+    assert bool(exchange.answers) == (number == MAX_WRITTEN_ON_LOOP)
+    if offload:
+        offload.run()
+    status, _, body = exchange.answer
+    assert (status, body.count(b"\n")) == (200, number + 1)
+
+
 def test_metrics_on_the_http_port_are_there_by_choice() -> None:
     port = port_with_metrics()
-    for scrapes, status in ((MetricsScrapes(port, no_timer), 200), (None, 404)):
+    for scrapes, status in ((MetricsScrapes(port, no_timer, at_once), 200), (None, 404)):
         exchange = FakeExchange("GET", "/metrics")
         HttpService(port, HeldOffload(), 1 << 20, scrapes=scrapes).handle(exchange)
         assert exchange.answer[0] == status
     exchange = FakeExchange("POST", "/metrics")
-    HttpService(port, HeldOffload(), 1 << 20, scrapes=MetricsScrapes(port, no_timer)).handle(exchange)
+    HttpService(port, HeldOffload(), 1 << 20, scrapes=MetricsScrapes(port, no_timer, at_once)).handle(exchange)
     assert exchange.answer[0] == 405
 
 
 def test_metrics_on_the_http_port_are_restricted_like_statistics() -> None:
     port = port_with_metrics()
     front = HttpService(
-        port, HeldOffload(), 1 << 20, Access({"statistics": ("key", "x")}), scrapes=MetricsScrapes(port, no_timer)
+        port,
+        HeldOffload(),
+        1 << 20,
+        Access({"statistics": ("key", "x")}),
+        scrapes=MetricsScrapes(port, no_timer, at_once),
     )
     for headers, status in (({}, 403), ({"key": "x"}, 200)):
         exchange = FakeExchange("GET", "/metrics", b"", **headers)

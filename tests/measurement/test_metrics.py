@@ -1,6 +1,8 @@
 """The metrics of the models, from statistics of which every number is known."""
 
+from collections.abc import Iterable
 from math import inf, isnan
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,7 @@ from halimede.custom_metrics import Kind
 from halimede.engine_port import Histogram, MetricFamily, Summary
 from halimede.errors import Invalid
 from halimede.measurement.latencies import Buckets, Latencies, Recent
-from halimede.measurement.metrics import ModelMeasures, custom_metrics, families, with_custom
+from halimede.measurement.metrics import ModelMeasures, Read, custom_metrics, families, with_custom
 from halimede.measurement.statistics import Statistics
 from halimede.options import MetricsOptions
 from halimede.scheduling.runner_config import Reason
@@ -34,6 +36,10 @@ def statistics_of(latencies: Latencies | None = None) -> Statistics:
     return statistics
 
 
+def families_of(measured: Iterable[ModelMeasures], *arguments: Any, **more: Any) -> list[MetricFamily]:
+    return list(families([Read.of(each) for each in measured], *arguments, **more))
+
+
 def by_name(read: list[MetricFamily]) -> dict[str, MetricFamily]:
     return {family.name: family for family in read}
 
@@ -42,7 +48,7 @@ def measured() -> dict[str, MetricFamily]:
     measures = ModelMeasures(
         "m", 3, statistics_of(), 7, 0.25, 4, 6, oldest_seconds=1.5, instances=8, busy=2, max_batch_size=6
     )
-    return by_name(families([measures]))
+    return by_name(families_of([measures]))
 
 
 @pytest.mark.rows("M3", "M4", "M5", "M6", "M7", "M8", "M9", "M10", "M11")
@@ -82,7 +88,7 @@ def test_metric_of_failures_has_a_series_for_every_reason() -> None:
 
 @pytest.mark.rows("R55")
 def test_labels_are_in_the_order_of_their_names() -> None:
-    read = families([ModelMeasures("m", 3, Statistics(), 0, 0.1, 0, tags={"namespace": "n", "_z": "1", "_A": "2"})])
+    read = families_of([ModelMeasures("m", 3, Statistics(), 0, 0.1, 0, tags={"namespace": "n", "_z": "1", "_A": "2"})])
     (labels, _), *_ = by_name(read)["nv_inference_request_failure"].series
     assert list(labels.items()) == [
         ("_A", "2"),
@@ -95,13 +101,16 @@ def test_labels_are_in_the_order_of_their_names() -> None:
 
 
 def test_metrics_of_a_model_without_workers_have_no_restarts() -> None:
-    read = families([ModelMeasures("m", 3, Statistics(), 0, 0.1, 0)])
+    read = families_of([ModelMeasures("m", 3, Statistics(), 0, 0.1, 0)])
     assert by_name(read)["halimede_worker_restarts_total"].series == ()
 
 
 @pytest.mark.rows("M24")
 def test_metrics_without_models_have_their_families_all_the_same() -> None:
-    empty, one = by_name(families([], ALL)), by_name(families([ModelMeasures("m", 3, Statistics(), 0, 0.1, 0)], ALL))
+    empty, one = (
+        by_name(families_of([], ALL)),
+        by_name(families_of([ModelMeasures("m", 3, Statistics(), 0, 0.1, 0)], ALL)),
+    )
     assert list(empty) == list(one)
     for family in empty.values():
         assert family.help
@@ -111,7 +120,7 @@ def test_metrics_without_models_have_their_families_all_the_same() -> None:
 @pytest.mark.rows("M25")
 def test_without_counters_no_durations_and_nothing_of_caches() -> None:
     measures = [ModelMeasures("m", 3, statistics_of(), 0, 0.1, 0, cached=True)]
-    every, fewer = (by_name(families(measures, MetricsOptions(counters=counters))) for counters in (True, False))
+    every, fewer = (by_name(families_of(measures, MetricsOptions(counters=counters))) for counters in (True, False))
     assert {name for name in every if name not in fewer} == {
         *(f"nv_inference_{what}_duration_us" for what in ("request", "queue")),
         *(f"nv_inference_compute_{what}_duration_us" for what in ("input", "infer", "output")),
@@ -123,7 +132,7 @@ def test_without_counters_no_durations_and_nothing_of_caches() -> None:
 @pytest.mark.rows("M13", "M14")
 def test_summaries_have_the_counts_and_sums_of_the_counters() -> None:
     recent = Recent.begin()
-    read = by_name(families([ModelMeasures("m", 3, statistics_of(Latencies(recent)), 0, 0.1, 0)], ALL, now=40_000))
+    read = by_name(families_of([ModelMeasures("m", 3, statistics_of(Latencies(recent)), 0, 0.1, 0)], ALL, now=40_000))
     assert {name: family.series for name, family in read.items() if "summary" in name} == {
         "nv_inference_request_summary_us": ((LABELS, Summary(((0.5, 30), (1.0, 30)), 2, 60)),),
         "nv_inference_queue_summary_us": ((LABELS, Summary(((0.5, 10), (1.0, 10)), 2, 20)),),
@@ -143,7 +152,7 @@ def test_summaries_of_a_model_whose_responses_are_kept() -> None:
     hit.times = [0, 1_000, 0, 0, 0, 0]
     statistics.succeeded(hit, 8_000)
     statistics.missed(5_000, 4_000)
-    read = by_name(families([ModelMeasures("m", 3, statistics, 0, 0.1, 0, cached=True)], ALL))
+    read = by_name(families_of([ModelMeasures("m", 3, statistics, 0, 0.1, 0, cached=True)], ALL))
     assert read["nv_inference_request_summary_us"].series == ()
     assert read["nv_cache_hit_summary_per_model"].series == ((LABELS, Summary(((0.5, 7), (1.0, 7)), 1, 7)),)
     ((_, missed),) = read["nv_cache_miss_summary_per_model"].series
@@ -156,7 +165,7 @@ def test_summaries_of_a_model_whose_responses_are_kept() -> None:
 
 def test_summary_of_nothing_lately_is_not_a_number() -> None:
     measures = ModelMeasures("m", 3, statistics_of(Latencies(Recent.begin())), 0, 0.1, 0)
-    read = by_name(families([measures], ALL, now=10**12))
+    read = by_name(families_of([measures], ALL, now=10**12))
     ((_, summary),) = read["nv_inference_queue_summary_us"].series
     assert isinstance(summary, Summary)
     assert all(isnan(value) for _, value in summary.quantiles)
@@ -166,7 +175,7 @@ def test_summary_of_nothing_lately_is_not_a_number() -> None:
 @pytest.mark.rows("M12")
 def test_histogram_of_first_responses() -> None:
     statistics = statistics_of(Latencies(None, Buckets((0.01, 1.0))))
-    read = by_name(families([ModelMeasures("m", 3, statistics, 0, 0.1, 0)], ALL))
+    read = by_name(families_of([ModelMeasures("m", 3, statistics, 0, 0.1, 0)], ALL))
     family = read["nv_inference_first_response_histogram_ms"]
     assert (family.kind, family.series) == ("histogram", ((LABELS, Histogram((0.01, 1.0, inf), (0, 2, 2), 0.06)),))
 
@@ -178,12 +187,12 @@ def test_what_was_not_asked_for_is_not_there() -> None:
 
 def test_those_of_a_cache_are_there_where_there_is_one() -> None:
     assert not any(name.startswith("nv_cache_util") for name in measured())
-    read = by_name(families([], cache=CacheCounts(size=100, used=25)))
+    read = by_name(families_of([], cache=CacheCounts(size=100, used=25)))
     assert read["nv_cache_util"].series == (({}, 0.25),)
 
 
 def test_metrics_of_models_follow_those_of_the_server() -> None:
-    own, custom = families([]), custom_metrics()
+    own, custom = families_of([]), custom_metrics()
     custom.family("mine", "of a model", Kind.HISTOGRAM).metric({"a": "b"}, [1.0]).observe(0.5)
     read = with_custom(own, custom.read())
     assert read[:-1] == [family for family in own if family.series]
@@ -196,7 +205,7 @@ def test_metrics_of_models_follow_those_of_the_server() -> None:
 def test_families_without_series_are_left_out() -> None:
     custom = custom_metrics()
     empty = custom.family("mine", "of a model", Kind.COUNTER)
-    own = families([ModelMeasures("m", 3, Statistics(Latencies(Recent.begin())), 0, 0.1, 0, cached=True)], ALL)
+    own = families_of([ModelMeasures("m", 3, Statistics(Latencies(Recent.begin())), 0, 0.1, 0, cached=True)], ALL)
     names = {family.name for family in with_custom(own, custom.read())}
     assert "nv_inference_count" in names
     assert not names.intersection(("mine", "nv_inference_request_summary_us", "halimede_worker_restarts_total"))
@@ -205,7 +214,7 @@ def test_families_without_series_are_left_out() -> None:
 
 @pytest.mark.rows("M23")
 def test_model_may_add_series_to_a_family_of_the_server_but_not_repeat_one() -> None:
-    own, custom = families([ModelMeasures("m", 3, Statistics(), 0, 0.1, 0)]), custom_metrics()
+    own, custom = families_of([ModelMeasures("m", 3, Statistics(), 0, 0.1, 0)]), custom_metrics()
     family = custom.family("nv_inference_count", "another text", Kind.COUNTER)
     family.metric({"mine": "1"}).increment(5)
     family.metric(LABELS).increment(1000)

@@ -19,6 +19,7 @@ from halimede.front.caller_port import CallerPort
 from halimede.front.http.callers import HttpOfCallers
 from halimede.front.http.service import HttpService
 from halimede.front.metrics import MetricsOfCaller, MetricsScrapes, MetricsService
+from halimede.front.offload import at_once
 from halimede.identities.guard import Caller, Guard
 from halimede.identities.keys import new_key
 from halimede.identities.values import Identity
@@ -52,7 +53,7 @@ class Rig:
         }
         self.offload = HeldOffload()
         self.guard = Guard(IDENTITIES, clock=lambda: 0.0)
-        scrapes = MetricsScrapes(self.port, no_timer)
+        scrapes = MetricsScrapes(self.port, no_timer, at_once)
 
         def make(caller: Caller) -> HttpService:
             access = Access(keys or {}, caller=caller)

@@ -9,6 +9,7 @@ from halimede.front.http.handling import JSON, PLAIN
 from halimede.front.http.pages import wants_html
 from halimede.front.http.service import HttpService
 from halimede.front.metrics import MetricsScrapes
+from halimede.front.offload import at_once
 from halimede.wire.html import FIELDS
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig, no_timer
 from tests.wire.test_html import HOSTILE
@@ -21,7 +22,7 @@ MODELS = [IndexEntry("secret", 1, "READY"), IndexEntry(HOSTILE, 1, "UNAVAILABLE"
 
 def rig(*restricted: str, metrics: str = "", on_http: bool = False) -> Rig:
     made = Rig()
-    scrapes = MetricsScrapes(made.port, no_timer) if on_http else None
+    scrapes = MetricsScrapes(made.port, no_timer, at_once) if on_http else None
     access = Access(dict.fromkeys(restricted, ("the-key", "v")))
     made.front = HttpService(
         made.port, made.offload, MAX_INPUT_SIZE, access, scrapes=scrapes, metrics_at=lambda: metrics
