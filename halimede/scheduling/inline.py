@@ -14,8 +14,11 @@ LONG_NS = 1_000_000
 """A run on the loop of this length starts a cooldown."""
 TURN_NS = 200_000
 """Inline work in one turn of the loop."""
-SLOW_SHARE = 0.05
-"""A size with fewer slow runs than this is quick."""
+SLOW_SHARE = 0.25
+"""A size with fewer slow runs than this on the loop is quick. Where a client shares the cores, the operating system
+makes one run in ten slow."""
+SLOW_THREAD_SHARE = 0.5
+"""A size with fewer slow runs than this on threads is tried on the loop."""
 WINDOW = 512
 """Runs that the share of slow ones is averaged over."""
 ENOUGH = 16
@@ -74,7 +77,7 @@ class _Size:
 
     def _on_trial(self) -> bool:
         """Whether to measure it on the loop."""
-        if self.threads.runs < ENOUGH or self.threads.slow_share >= SLOW_SHARE:
+        if self.threads.runs < ENOUGH or self.threads.slow_share >= SLOW_THREAD_SHARE:
             return False
         # A trial is ENOUGH runs in a row, since the first have cold caches.
         return self.loop.runs % ENOUGH != 0 or not self.loop.runs or self.runs_since_loop >= TRIAL_EVERY
@@ -87,8 +90,8 @@ class InlineEligibility:
 
         state of a size   next state
         ---------------   --------------------------------------------------------------------------------------
-        on threads        trial: after ENOUGH runs of which few took over 200 us, and again every TRIAL_EVERY
-        trial on loop     quick: if after ENOUGH runs less than one in twenty took over 100 us; else on threads
+        on threads        trial: after ENOUGH runs of which half took less than 200 us, and again every TRIAL_EVERY
+        trial on loop     quick: if after ENOUGH runs less than one in four took over 100 us; else on threads
         quick             on threads: when more take longer
 
     A run of over 1 ms on the loop puts the whole version on its threads for a cooldown, which ends after a number of
