@@ -35,11 +35,8 @@ from halimede.perf.server import target_of
 from halimede.perf.watch import Watch
 
 ROUNDS = 3
-SPACE = (
-    *("--run-config-search-max-instance-count", "3", "--run-config-search-max-model-batch-size", "32"),
-    *("--run-config-search-max-concurrency", "64", "--run-config-search-queue-delays", "0"),
-    *("--measurement-seconds", "1"),
-)
+SPACE = ("--run-config-search-queue-delays", "0", "--measurement-seconds", "1")
+"""The bounds of the program, without delays, which would make brute search three times as long."""
 MODEL = """import time
 
 import triton_python_backend_utils as pb_utils
