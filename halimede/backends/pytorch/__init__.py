@@ -20,9 +20,9 @@ TRAITS = Traits(
             # Code that AOTInductor compiled checks the shapes of its inputs only then, and otherwise reads whatever is
             # there.
             "AOTI_RUNTIME_CHECK_INPUTS": "1",
-            # OpenMP's threads spin for milliseconds where they wait for each other. Beside two busy programs MiniLM took
-            # 21.6 ms (the 90th percentile) with 1,000 steps, 20.6 with 5,000, 65 with 20,000 and 104 with 300,000, which
-            # is the library's value. On a quiet machine, 5,000 are 5 % faster than 1,000, and 300,000 another 3 %.
+            # OpenMP's threads spin for milliseconds where they wait for each other. Beside two busy programs one run of
+            # MiniLM in ten took longer than 22 ms with 1,000 steps, 21 with 5,000, 65 with 20,000 and 104 with 300,000,
+            # the library's value. On a quiet machine 5,000 are 5 % faster than 1,000, and 300,000 another 3 %.
             "GOMP_SPINCOUNT": "5000",
         }
     ),
