@@ -13,6 +13,8 @@ from halimede.errors import Internal, Invalid
 
 OVERHEAD = 256
 """Bytes that an entry costs besides its own: the key, its place in the dict, and two objects."""
+MAX_EVICTED = 2000
+"""Entries that one insertion evicts, which takes a millisecond. A cache of a gigabyte may have millions of them."""
 MIN_SIZE = 192
 """The smallest size that Triton takes, in bytes: what the header of its pool needs. Such a cache keeps nothing."""
 MAX_SIZE = 1 << 47
@@ -65,15 +67,22 @@ class LocalCache:
             return False
         cost = len(entry) + OVERHEAD
         # An entry larger than the cache is not kept, and evicts nothing.
-        if cost <= self._size:
-            while self._used + cost > self._size:
-                _, oldest = self._entries.popitem(last=False)
-                self._used -= len(oldest) + OVERHEAD
-                self._evictions += 1
+        if cost <= self._size and self._make_room(cost):
             self._entries[key] = entry
             self._used += cost
         self._insertion_ns += monotonic_ns() - began
         return True
+
+    def _make_room(self, cost: int) -> bool:
+        """Evicts the oldest entries. Returns whether an entry of this cost fits now. If it takes the place of more than
+        `MAX_EVICTED`, it is not kept, and one that comes later finds their room."""
+        for _ in range(MAX_EVICTED):
+            if self._used + cost <= self._size:
+                break
+            _, oldest = self._entries.popitem(last=False)
+            self._used -= len(oldest) + OVERHEAD
+            self._evictions += 1
+        return self._used + cost <= self._size
 
     def close(self) -> None:
         self._entries.clear()

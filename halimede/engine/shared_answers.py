@@ -2,10 +2,12 @@
 
 With a thousand models such an answer takes milliseconds, and hundreds of clients may ask in one turn of the loop. Each
 turn has `SLICE_SECONDS` for answers. Later questions wait for the next turn, and equal ones get one answer together.
-That answer is made after they were asked, so it is never out of date. Event-loop thread only.
+That answer is made after they were asked, so it is never out of date. Each client's answer is then written to it, which
+also takes milliseconds, so that those who get one answer take turns too. Event-loop thread only.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
@@ -17,7 +19,8 @@ from halimede.errors import Internal
 log = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.001
-"""Time for the questions of one kind in a turn of the loop. The last answer may exceed it."""
+"""Time for the questions of one kind in a turn of the loop, and for handing on their answers. The last may exceed
+it."""
 
 Done = Callable[[Any], None]
 
@@ -38,6 +41,8 @@ class SharedAnswers:
         self._in_turn = in_turn
         self._clock = clock
         self._waiting: dict[Query[Any], list[Done]] = {}
+        self._untold: deque[tuple[Done, Any]] = deque()
+        """Those whose answer is made, with it."""
         self._left = SLICE_SECONDS
         self._due = False
         self._busy = False
@@ -51,14 +56,15 @@ class SharedAnswers:
         while self._waiting and self._left > 0 and not self._busy:
             query = next(iter(self._waiting))
             waiting = self._waiting.pop(query)
-            began, self._busy = self._clock(), True
+            left, began, self._busy = self._left, self._clock(), True
             try:
                 self._answer(query, partial(self._tell, waiting))
             except Exception as error:
                 log.exception("failed to answer %s", query)
                 self._tell(waiting, Internal(f"{type(error).__name__}: {error}"))
             self._busy = self._busy and self._in_turn
-            self._left -= self._clock() - began
+            # With the time for those who have the answer already.
+            self._left = left - (self._clock() - began)
         self._renew()
 
     def _renew(self) -> None:
@@ -68,16 +74,26 @@ class SharedAnswers:
 
     def _turn(self) -> None:
         self._due, self._left = False, SLICE_SECONDS
+        self._tell_some()
         if self._waiting and not self._busy:
             self._answer_some()
 
     def _tell(self, waiting: list[Done], answer: Any) -> None:
-        for done in waiting:
+        self._busy = False
+        self._untold.extend((done, answer) for done in waiting)
+        self._tell_some()
+        # An answer that came later. The next one begins in another turn.
+        if self._waiting:
+            self._renew()
+
+    def _tell_some(self) -> None:
+        while self._untold and self._left > 0:
+            done, answer = self._untold.popleft()
+            began = self._clock()
             try:
                 done(answer)
             except Exception:
                 log.exception("failed to hand on an answer")
-        self._busy = False
-        # An answer that came later. The next one begins in another turn.
-        if self._waiting:
+            self._left -= self._clock() - began
+        if self._untold or self._left <= 0:
             self._renew()

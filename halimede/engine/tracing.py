@@ -300,16 +300,20 @@ class Tracing(Sampler):
             before, self._global = self._global, self._setting(info)
             self._replaced(before)
             for name in list(self._own):
-                self._renew(name, self._info(name, self._layers[name]))
+                self._renew_own(name, self._info(name, self._layers[name]))
         else:
-            old = self._own.pop(model, None)
-            if self._layers[model]:
-                self._own[model] = self._setting(info)
-            else:
-                del self._layers[model]
-            if old is not None:
-                self._replaced(old)
+            self._renew_own(model, info)
+        # Once: it looks at all of them.
         self._look()
+
+    def _renew_own(self, model: str, info: TraceInfo) -> None:
+        old = self._own.pop(model, None)
+        if self._layers[model]:
+            self._own[model] = self._setting(info)
+        else:
+            del self._layers[model]
+        if old is not None:
+            self._replaced(old)
 
     def _replaced(self, setting: Setting) -> None:
         setting.close()

@@ -1,6 +1,7 @@
 """The metrics: `GET /metrics` on their own port and, if the operator chooses, on the HTTP port. Event-loop
 thread only."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from time import monotonic
@@ -25,6 +26,9 @@ BURST_SECONDS = 0.1
 """Seconds that answers may take at once, after a quiet time."""
 MAX_WRITTEN_ON_LOOP = 2000
 """Series that the event loop writes, which takes 2 ms."""
+SLICE_SECONDS = 0.001
+"""Time in a turn of the loop for sending a text to those that wait for it. The kernel copies what it takes of a long
+one, which takes 0.1 ms for each client."""
 
 
 class MetricsScrapes:
@@ -88,15 +92,23 @@ class MetricsScrapes:
 
     def _respond(self, exchanges: Sequence[HttpExchange], began: float, texts: Mapping[bool, bytes] | Error) -> None:
         self._left -= self._clock() - began
-        self._answering = False
-        for exchange in exchanges:
+        self._send(deque(exchanges), texts)
+
+    def _send(self, exchanges: deque[HttpExchange], texts: Mapping[bool, bytes] | Error) -> None:
+        end = self._clock() + SLICE_SECONDS
+        while exchanges:
+            exchange = exchanges.popleft()
             if isinstance(texts, Error):
                 exchange.respond(500, TEXT_FIELDS, (texts.message.encode(),))
             else:
                 is_open = wants_openmetrics(exchange.headers.get(b"accept"))
                 exchange.respond(200, OPENMETRICS_FIELDS if is_open else TEXT_FIELDS, (texts[is_open],))
-        # An answered client may have asked again meanwhile, and begun another answer.
-        if self._waiting and not self._answering:
+            if exchanges and self._clock() >= end:
+                self._call_later(0.0, partial(self._send, exchanges, texts))
+                return
+        self._answering = False
+        # An answered client may have asked again meanwhile.
+        if self._waiting:
             self._answer_in_time()
 
     def route(self) -> Route:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.cache.local import MAX_SIZE, MIN_SIZE, OVERHEAD, LocalCache, open_local
+from halimede.cache.local import MAX_EVICTED, MAX_SIZE, MIN_SIZE, OVERHEAD, LocalCache, open_local
 from halimede.errors import Error, Internal, Invalid
 
 
@@ -115,3 +115,17 @@ def test_size_without_room_for_an_entry_keeps_nothing() -> None:
     cache.insert(b"a", b"")
     assert look(cache, b"a") is None
     assert cache.counts.evictions == 0
+
+
+def test_one_insertion_evicts_a_bounded_number_of_entries() -> None:
+    small = OVERHEAD + 8
+    cache = LocalCache(2 * MAX_EVICTED * small)
+    for number in range(2 * MAX_EVICTED):
+        cache.insert(number.to_bytes(4, "little"), bytes(8))
+    large = bytes(MAX_EVICTED * small - OVERHEAD + 1)
+    assert cache.insert(b"large", large)
+    assert look(cache, b"large") is None
+    assert cache.counts.evictions == MAX_EVICTED
+    assert cache.insert(b"large", large)
+    assert look(cache, b"large") == large
+    assert cache.counts.evictions == MAX_EVICTED + 1

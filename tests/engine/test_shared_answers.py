@@ -40,6 +40,14 @@ class Bench:
     def give(self) -> None:
         self._open.pop(0)(len(self.asked))
 
+    def pass_time(self, seconds: float) -> None:
+        self._now += seconds
+
+    @property
+    def turns(self) -> int:
+        """How many calls in the next turn were asked for."""
+        return len(self._turns)
+
     def turn(self) -> None:
         turns, self._turns[:] = list(self._turns), []
         for turn in turns:
@@ -122,3 +130,28 @@ def test_one_who_fails_does_not_keep_the_answer_from_others(caplog: pytest.LogCa
     bench.turn()
     assert bench.told == [1, 2]
     assert "failed to hand on an answer" in caplog.text
+
+
+def test_those_who_share_an_answer_are_told_in_turns() -> None:
+    """Writing an answer about many models to its client takes milliseconds."""
+    bench = Bench(0.0, later=True)
+    told: list[Any] = []
+
+    def write(answer: Any) -> None:
+        told.append(answer)
+        bench.pass_time(SLICE_SECONDS * 0.4)
+
+    bench.ask()
+    for _ in range(7):
+        bench.shared.ask(ALL, write)
+    bench.turn()
+    bench.give()
+    bench.turn()
+    bench.give()
+    for count in (3, 6, 7):
+        assert len(told) == count
+        bench.turn()
+    # Nothing is left that would ask for a turn.
+    bench.turn()
+    bench.turn()
+    assert bench.turns == 0

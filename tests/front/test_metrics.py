@@ -1,6 +1,6 @@
 """The metrics port between a fake engine and a fake connection."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pytest
@@ -11,6 +11,7 @@ from halimede.front.access import Access
 from halimede.front.http.service import HttpService
 from halimede.front.metrics import MAX_WRITTEN_ON_LOOP, MetricsScrapes, MetricsService
 from halimede.front.offload import at_once
+from halimede.tensors import Buffer
 from tests.front.fakes import FakePort
 from tests.front.http_fakes import FakeExchange, HeldOffload, no_timer
 
@@ -190,6 +191,32 @@ def test_scrapes_that_arrive_during_an_answer_are_answered_together_after_it() -
     port.hold = False
     port.answer_held()
     assert (port.times, [exchange.answer for exchange in exchanges]) == (2, [(200, TYPE, EXPOSED)] * 4)
+
+
+class SlowExchange(FakeExchange):
+    """An exchange whose answer takes 0.4 ms of the loop, as a text of a megabyte does."""
+
+    clock: Clock
+
+    def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
+        self.clock.now += 0.0004
+        super().respond(status, fields, body)
+
+
+def test_text_is_sent_to_those_that_wait_in_several_turns() -> None:
+    clock = Clock()
+    port, timers = port_with_metrics(), Timers(clock)
+    port.hold = True
+    front = MetricsService(MetricsScrapes(port, timers.call_later, at_once, clock))
+    exchanges = [SlowExchange("GET", "/metrics") for _ in range(8)]
+    for exchange in exchanges:
+        exchange.clock = clock
+        front.handle(exchange)
+    port.answer_held()
+    port.answer_held()
+    for count in (4, 7, 8):
+        assert sum(bool(exchange.answers) for exchange in exchanges) == count
+        timers.move(0.0)
 
 
 @pytest.mark.parametrize("number", [MAX_WRITTEN_ON_LOOP, MAX_WRITTEN_ON_LOOP + 1])

@@ -39,6 +39,7 @@ from halimede.backends.onnx.session import (
     describe_session,
     find_file,
     has_cuda,
+    has_loops,
     open_session,
     plan_session,
     run_options,
@@ -140,9 +141,8 @@ class OnnxModel(BaseModel):
     """A version of an ONNX model: one session per device and host policy. `open_on` opens one, on the cores of the
     calling thread."""
 
-    inline_safe = True
-
     def __init__(self, config: ModelConfig, open_on: Callable[[int | None, str], tuple[Any, SessionPlan]]) -> None:
+        self.inline_safe = True
         self._config = config
         self._open_on = open_on
         self._sessions: dict[tuple[int | None, str], tuple[Any, SessionPlan]] = {}
@@ -235,6 +235,7 @@ class OnnxRuntimeBackend:
             file = find_file(folder, extras.filename_on(device, config.model_filename), config.name)
             instances = max(1, config.instances_beside(host_policy))
             plan = self._plan(parameters, level, instances, device, extras)
+            model.inline_safe = model.inline_safe and not has_loops(file.path)
             kept = left.pop() if left else None
             if kept is not None and (kept.file, kept.plan) == (file, plan):
                 described.append(kept.description)
