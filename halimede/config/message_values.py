@@ -6,6 +6,7 @@ merged: the last scalar counts, lists grow. A field of a oneof may be given only
 """
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -137,7 +138,9 @@ def _scalar(field: Any, value: Any, path: str) -> Any:
     elif kind == FieldDescriptor.CPPTYPE_ENUM:
         found, name = _enum(field.enum_type, value), f"type.googleapis.com/{field.enum_type.full_name}"
     elif kind == FieldDescriptor.CPPTYPE_FLOAT:
-        found, name = _float(value), "TYPE_FLOAT"
+        found, name = _float(value, _MAX_FLOAT), "TYPE_FLOAT"
+    elif kind == FieldDescriptor.CPPTYPE_DOUBLE:
+        found, name = _float(value, sys.float_info.max), "TYPE_DOUBLE"
     else:
         allowed, name = _RANGES[kind]
         found = _integer(value, allowed)
@@ -164,12 +167,12 @@ def _integer(value: Any, allowed: range) -> int | None:
     return number if number is not None and number in allowed else None
 
 
-def _float(value: Any) -> float | None:
+def _float(value: Any, limit: float) -> float | None:
     if isinstance(value, str):
         if value in _SPECIAL_FLOATS:
             return float(_SPECIAL_FLOATS[value])
         value = float(value) if _FLOAT.fullmatch(value) else None
-    if value is None or isinstance(value, bool) or not -_MAX_FLOAT <= value <= _MAX_FLOAT:
+    if value is None or isinstance(value, bool) or not -limit <= value <= limit:
         return None
     return float(value)
 

@@ -42,6 +42,10 @@ from halimede.errors import Invalid
             "{sequence_batching:{direct:{minimum_slot_utilization:'-Infinity'}}}",
             "sequence_batching { direct { minimum_slot_utilization: -inf } }",
         ),
+        (
+            "{model_metrics:{metric_control:[{histogram_options:{buckets:[1,2.5,'1e39']}}]}}",
+            "model_metrics { metric_control { histogram_options { buckets: 1 buckets: 2.5 buckets: 1e+39 } } }",
+        ),
         ("{parameters:{a:{string_value:'1'}},parameters:{a:{}}}", 'parameters { key: "a" value { } }'),
         (
             "{parameters:{a:null},metric_tags:{b:null}}",
@@ -87,6 +91,7 @@ def test_values_become_a_message(text: str, message: str) -> None:
         ("{dynamic_batching:{preserve_ordering:'on'}}", 'invalid value "on" for type TYPE_BOOL'),
         ("{sequence_batching:{direct:{minimum_slot_utilization:1e39}}}", "invalid value 1e+39 for type TYPE_FLOAT"),
         ("{sequence_batching:{direct:{minimum_slot_utilization:'nan'}}}", 'invalid value "nan" for type TYPE_FLOAT'),
+        ("{model_metrics:{metric_control:{histogram_options:{buckets:'1e309'}}}}", "for type TYPE_DOUBLE"),
         ("{default_model_filename:3}", "(default_model_filename): invalid value 3 for type TYPE_STRING"),
         (
             "{optimization:3}",
