@@ -70,9 +70,12 @@ def _kind_of(loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
     read."""
     if isinstance(loop, asyncio.BaseEventLoop):
         from asyncio.sslproto import SSLProtocol
-    else:
-        from uvloop.loop import SSLProtocol
-    return SSLProtocol
+
+        return SSLProtocol
+    from uvloop import loop as module
+
+    kind: Callable[..., Any] = module.SSLProtocol  # type: ignore[attr-defined]  # its stubs leave it out
+    return kind
 
 
 class _Handshake(asyncio.BufferedProtocol):

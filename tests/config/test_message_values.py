@@ -44,7 +44,7 @@ from halimede.errors import Invalid
         ),
         (
             "{model_metrics:{metric_control:[{histogram_options:{buckets:[1,2.5,'1e39']}}]}}",
-            "model_metrics { metric_control { histogram_options { buckets: 1 buckets: 2.5 buckets: 1e+39 } } }",
+            "model_metrics { metric_control { histogram_options { buckets: 1.0 buckets: 2.5 buckets: 1e+39 } } }",
         ),
         ("{parameters:{a:{string_value:'1'}},parameters:{a:{}}}", 'parameters { key: "a" value { } }'),
         (
