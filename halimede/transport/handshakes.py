@@ -12,6 +12,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from halimede.platform.loops import tls_protocol_of
+
 SLICE_SECONDS = 0.002
 """Time of a turn for handshakes. The last may exceed it."""
 
@@ -28,7 +30,7 @@ class Handshakes:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._loop, self._tls, self._connect, self._clock = loop, tls, connect, clock
-        self._kind = _kind_of(loop)
+        self._kind = tls_protocol_of(loop)
         self._waiting: deque[Callable[[], None]] = deque()
         self._left = SLICE_SECONDS
         self._due = False
@@ -63,19 +65,6 @@ class Handshakes:
             self._run(self._waiting.popleft())
         if self._waiting:
             self._renew()
-
-
-def _kind_of(loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
-    """The protocol by which the loop itself does TLS. Neither loop lets others delay what a client sends before it is
-    read."""
-    if isinstance(loop, asyncio.BaseEventLoop):
-        from asyncio.sslproto import SSLProtocol
-
-        return SSLProtocol
-    from uvloop import loop as module
-
-    kind: Callable[..., Any] = module.SSLProtocol  # type: ignore[attr-defined]  # its stubs leave it out
-    return kind
 
 
 class _Handshake(asyncio.BufferedProtocol):
