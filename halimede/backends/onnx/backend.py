@@ -33,13 +33,13 @@ from halimede.backends.checks import check, problems, scalars
 from halimede.backends.onnx import TRAITS
 from halimede.backends.onnx.extras import NONE, Extras, extras_of, level_and_extras_of
 from halimede.backends.onnx.instance import Array, OnnxInstance, Run
+from halimede.backends.onnx.loops import may_loop
 from halimede.backends.onnx.session import (
     ModelFile,
     SessionPlan,
     describe_session,
     find_file,
     has_cuda,
-    has_loops,
     open_session,
     plan_session,
     run_options,
@@ -235,7 +235,7 @@ class OnnxRuntimeBackend:
             file = find_file(folder, extras.filename_on(device, config.model_filename), config.name)
             instances = max(1, config.instances_beside(host_policy))
             plan = self._plan(parameters, level, instances, device, extras)
-            model.inline_safe = model.inline_safe and not has_loops(file.path)
+            model.inline_safe = model.inline_safe and not may_loop(file.path)
             kept = left.pop() if left else None
             if kept is not None and (kept.file, kept.plan) == (file, plan):
                 described.append(kept.description)

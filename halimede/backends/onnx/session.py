@@ -3,7 +3,6 @@
 Knows the runtime and its options (R75), and nothing of instances or batches. Blocks; called on load threads.
 """
 
-import mmap
 import os
 import re
 import stat
@@ -262,13 +261,6 @@ def _available_providers() -> tuple[str, ...]:
 def has_cuda() -> bool:
     """Whether the installed runtime can use GPUs at all."""
     return CUDA in _available_providers()
-
-
-def has_loops(path: str) -> bool:
-    """Whether a graph may have a loop. How often one runs is in the input, so a request can take any time although
-    others of its size are quick. Looks for the operator's name in the file, as protobuf writes it."""
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-        return view.find(b"\x04Loop") >= 0
 
 
 def open_session(path: str | bytes, plan: SessionPlan) -> Any:
