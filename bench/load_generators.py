@@ -7,7 +7,8 @@ request, so the server is the limit and both clients must agree. `slow` waits 5 
 are depends on how soon a client asks again. `floor` costs nothing: there the clients and the server share the cores,
 and a cheaper client leaves more to the server.
 
-`--third` asks h2load (Debian's nghttp2-client) for its throughput in the rows of HTTP, where the two differ.
+`--third` also measures the throughput of h2load (Debian's nghttp2-client) in the rows of HTTP. It shows which client is
+right if the two differ.
 
 The CPU time of a client is that of one request: the time of a run less that of a short run, by the difference of their
 requests. So the start of the program does not count.

@@ -63,7 +63,7 @@ class SharedAnswers:
                 log.exception("failed to answer %s", query)
                 self._tell(waiting, Internal(f"{type(error).__name__}: {error}"))
             self._busy = self._busy and self._in_turn
-            # With the time for those who have the answer already.
+            # This includes the time of clients that `_tell` has answered.
             self._left = left - (self._clock() - began)
         self._renew()
 

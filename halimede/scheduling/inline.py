@@ -15,8 +15,8 @@ LONG_NS = 1_000_000
 TURN_NS = 200_000
 """Inline work in one turn of the loop."""
 SLOW_SHARE = 0.25
-"""A size with fewer slow runs than this on the loop is quick. Where a client shares the cores, the operating system
-makes one run in ten slow."""
+"""A size with fewer slow runs than this on the loop is quick. If clients share the cores with the server, the operating
+system makes more than one run in twenty slow."""
 SLOW_THREAD_SHARE = 0.5
 """A size with fewer slow runs than this on threads is tried on the loop."""
 WINDOW = 512

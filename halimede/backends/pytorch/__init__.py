@@ -20,9 +20,9 @@ TRAITS = Traits(
             # Code that AOTInductor compiled checks the shapes of its inputs only then, and otherwise reads whatever is
             # there.
             "AOTI_RUNTIME_CHECK_INPUTS": "1",
-            # OpenMP's threads spin for milliseconds where they wait for each other. Beside two busy programs one run of
-            # MiniLM in ten took longer than 22 ms with 1,000 steps, 21 with 5,000, 65 with 20,000 and 104 with 300,000,
-            # the library's value. On a quiet machine 5,000 are 5 % faster than 1,000, and 300,000 another 3 %.
+            # OpenMP's threads wait for each other in a loop before they sleep. The library lets them try 300,000 times.
+            # Beside two busy programs, one run of MiniLM in ten then takes longer than 104 ms: 65 ms with 20,000 times,
+            # 21 ms with 5,000 and 22 ms with 1,000. On a quiet machine 5,000 are about 5 % faster than 1,000.
             "GOMP_SPINCOUNT": "5000",
         }
     ),
