@@ -63,7 +63,7 @@ _NOT_CHUNKED = "; the request has 'Transfer-Encoding: chunked', so its body must
 _OTHER_WORDS = {"Pause on PRI/Upgrade": "this port does not speak HTTP/2; gRPC clients need the gRPC port"}
 """What is said instead of a text of the parser."""
 UNMEASURED, BEGUN = 0.0, -1.0
-"""Values of `_slice_end` before and after the first request of a read."""
+"""Values of `_slice_end` before and after the first request of a read. After that it is a time, which is above both."""
 _MORE_HEAD = " (--http-max-header-bytes)"
 NO_HEAD = Http1Head(b"", b"", Headers(), False, False, 0)
 
@@ -136,9 +136,11 @@ class RequestReader(asyncio.BufferedProtocol):
                     self._put_off = bytes(rest)
                 else:
                     self._feed(rest)
+            # Other connections that are read in this turn get less.
             if self._turn_due:
-                # Other connections that are read in this turn get less.
                 self._listener.turns.spend(SLICE_UNITS)
+            elif self._slice_end > UNMEASURED:
+                self._spend_part_of_slice()
         except Exception:
             log.exception("HTTP connection closed after an internal error")
             self.abort()
@@ -153,6 +155,12 @@ class RequestReader(asyncio.BufferedProtocol):
         if self._slice_end == BEGUN:
             self._slice_end = now + SLICE_SECONDS if self._listener.turns.left else now
         return now >= self._slice_end
+
+    def _spend_part_of_slice(self) -> None:
+        """Spends the share of a slice that this read took. Without this, hundreds of connections whose reads each end
+        just within their slice would add up in one turn."""
+        left = self._slice_end - self._listener.clock()
+        self._listener.turns.spend(int(SLICE_UNITS * (1 - left / SLICE_SECONDS)))
 
     # Reading.
 

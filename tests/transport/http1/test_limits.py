@@ -188,6 +188,21 @@ def test_pipelined_requests_take_turns(target: str) -> None:
     assert len(client.answers) == 501
 
 
+def test_reads_that_end_within_their_slice_share_a_turn() -> None:
+    clock, handled = Clock(), list[bytes]()
+    listener = slow_handler(clock, handled)
+    clients = [Client(listener=listener) for _ in range(50)]
+    for client in clients:
+        client.send(request("GET", "/0") * 9)
+    # The first clients, whose reads take most of a slice each, use up the turn. Of the others it takes two requests.
+    assert len(handled) <= 5 * 9 + 45 * 2
+    while len(handled) < 50 * 9:
+        clock.advance(0.01)
+        for client in clients:
+            client.deliver()
+    assert all(len(client.answers) == 9 for client in clients)
+
+
 def test_chunks_of_one_byte_take_turns() -> None:
     clock = Clock()
     client = client_of(clock)
