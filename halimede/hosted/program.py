@@ -22,7 +22,7 @@ import threading
 from contextlib import ExitStack
 from dataclasses import replace
 
-from halimede.backends.api import BackendContext, BackendModel, Instance, Placement, is_supervised
+from halimede.backends.api import BackendContext, BackendModel, Instance, Placement, ProcessThreads, is_supervised
 from halimede.backends.child.order import Order, read_order, written, written_error
 from halimede.backends.creation import create_in_this_process
 from halimede.config.model_config import Description
@@ -60,7 +60,9 @@ def obey(channel: Channel, loop: asyncio.AbstractEventLoop, order: Order) -> int
     """Carries out an order. After one with a method, further ones may come, of the same backend. Raises Error, and what
     the backend raises."""
     with ExitStack() as made:  # closes them in reverse order, also if a later one cannot be made
-        backend = create_in_this_process(order.traits, BackendContext(loop, order.settings))
+        threads = ProcessThreads(order.traits.name)
+        context = BackendContext(loop, order.settings, process_threads=threads)
+        backend = create_in_this_process(order.traits, context)
         made.callback(backend.close)
         while order.method:
             method = getattr(backend, order.method, None)
