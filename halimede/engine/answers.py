@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 from halimede import __version__
 from halimede import engine_port as port
 from halimede.config import TensorSpec
-from halimede.engine.slices import Sliced
 from halimede.engine_port import Query
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.measurement.statistics import Statistics
 from halimede.models.lifecycle import ModelTable
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
+from halimede.platform.slices import Sliced
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ from halimede.engine.model_calls import ModelCalls
 from halimede.engine.response_cache import CachedCall, CacheInterceptor, ResponseCache
 from halimede.engine.shared_answers import SharedAnswers
 from halimede.engine.shared_memory import Lease, SharedMemory
-from halimede.engine.slices import run_in_slices
 from halimede.engine.tracing import open_tracing
 from halimede.engine_port import (
     LoadModel,
@@ -61,6 +60,7 @@ from halimede.platform.gpus import visible_gpus
 from halimede.platform.limits import most_files
 from halimede.platform.offload import OffloadPool
 from halimede.platform.scratch import user_cache
+from halimede.platform.slices import run_in_slices
 from halimede.platform.timers import Timers
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.requests import InferRequest, Reply, Stamp

@@ -10,7 +10,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -128,6 +128,46 @@ def everyone() -> Caller:
     return Caller(identity, Account(identity))
 
 
+class _Callers:
+    """The callers of all identities."""
+
+    __slots__ = ("anonymous", "by_key", "by_subject")
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, Caller] = {}
+        self.by_subject: dict[str, Caller] = {}
+        self.anonymous: Caller | None = None
+
+    def copy(self, identity: Identity, to: "_Callers") -> None:
+        """Copies the callers of an identity, which is known."""
+        for key in identity.keys:
+            to.by_key[key.id] = self.by_key[key.id]
+        for subject in identity.subjects:
+            to.by_subject[subject] = self.by_subject[subject]
+        if identity.name == ANONYMOUS:
+            to.anonymous = self.anonymous
+
+    def all(self) -> Iterator[Caller]:
+        yield from self.by_key.values()
+        yield from self.by_subject.values()
+        if self.anonymous is not None:
+            yield self.anonymous
+
+    def heir_of(self, caller: Caller) -> Caller | None:
+        """Returns the caller of the same key or certificate, None if there is none."""
+        if caller.key is not None:
+            heir = self.by_key.get(caller.key.id)
+            return heir if heir is not None and heir.key == caller.key else None
+        return self.by_subject.get(caller.subject) if caller.subject else self.anonymous
+
+    def emptied(self) -> Iterator[None]:
+        """Forgets the callers, in steps: to free tens of thousands takes as long as a turn of the loop may take."""
+        for table in (self.by_key, self.by_subject):
+            while table:
+                yield
+                table.popitem()
+
+
 class Guard:
     """Finds the caller of a request. `clock` is in monotonic seconds, `now` in seconds since the epoch."""
 
@@ -142,44 +182,45 @@ class Guard:
         self._accounts: dict[str, Account] = {}
         self._known: dict[str | bytes, Caller] = {}
         """By header, the callers whose keys were found valid, until the file changes."""
-        self._by_key: dict[str, Caller] = {}
-        self._by_subject: dict[str, Caller] = {}
-        self._anonymous: Caller | None = None
+        self._callers = _Callers()
         self._next_line = -math.inf
         self._unlogged = 0
         self.identities: Identities = {}
         self.replace(identities)
 
     def replace(self, identities: Identities) -> None:
-        """Takes other identities. Callers of those that have not changed stay."""
-        kept = {name for name, identity in identities.items() if self.identities.get(name) == identity}
-        old = [*self._by_key.values(), *self._by_subject.values(), *([self._anonymous] if self._anonymous else [])]
-        revoked = [caller for caller in old if caller.name not in kept]
-        for caller in revoked:
-            caller.revoked = True
-        self._known.clear()
-        self._by_key = {key: caller for key, caller in self._by_key.items() if not caller.revoked}
-        self._by_subject = {name: caller for name, caller in self._by_subject.items() if not caller.revoked}
-        if self._anonymous is not None and self._anonymous.revoked:
-            self._anonymous = None
-        # Inferences of an identity that is gone may still run, and it may come back.
-        self._accounts = {
-            name: account for name, account in self._accounts.items() if name in identities or account.running
-        }
+        """Takes other identities, at once."""
+        for _ in self.replacing(identities):
+            pass
+
+    def replacing(self, identities: Identities) -> Generator[None, None, None]:
+        """Takes other identities, in steps between which requests may come. Callers of identities that have not changed
+        stay. Must end before other identities are taken.
+
+        All new identities count from one step on; callers that are gone are `revoked` in the steps after it."""
+        new = _Callers()
         for name, identity in identities.items():
-            if name not in kept:
-                self._add(identity)
-        for caller in revoked:
-            caller.heir = self._heir_of(caller)
+            yield
+            if self.identities.get(name) == identity:
+                self._callers.copy(identity, new)
+            else:
+                self._add(identity, new)
+        old, self._callers = self._callers, new
         self.identities = identities
+        self._known.clear()
+        for caller in old.all():
+            yield
+            heir = new.heir_of(caller)
+            if heir is not caller:
+                caller.revoked, caller.heir = True, heir
+        # Inferences of an identity that is gone may still run, and it may come back.
+        for name, account in list(self._accounts.items()):
+            yield
+            if name not in identities and not account.running:
+                del self._accounts[name]
+        yield from old.emptied()
 
-    def _heir_of(self, caller: Caller) -> Caller | None:
-        if caller.key is not None:
-            heir = self._by_key.get(caller.key.id)
-            return heir if heir is not None and heir.key == caller.key else None
-        return self._by_subject.get(caller.subject) if caller.subject else self._anonymous
-
-    def _add(self, identity: Identity) -> None:
+    def _add(self, identity: Identity, new: _Callers) -> None:
         account = self._accounts.get(identity.name)
         if account is None:
             account = self._accounts[identity.name] = Account(identity)
@@ -191,16 +232,16 @@ class Guard:
             return Caller(identity, account, shown, key, subject, identity.rights, expires)
 
         for key in identity.keys:
-            self._by_key[key.id] = caller(f"key {key.id}", key)
+            new.by_key[key.id] = caller(f"key {key.id}", key)
         for subject in identity.subjects:
-            self._by_subject[subject] = caller(f"certificate {subject}", None, subject)
+            new.by_subject[subject] = caller(f"certificate {subject}", None, subject)
         if identity.name == ANONYMOUS:
-            self._anonymous = caller("")
+            new.anonymous = caller("")
 
     @property
     def wants_certificates(self) -> bool:
         """Whether an identity has a subject."""
-        return bool(self._by_subject)
+        return bool(self._callers.by_subject)
 
     def admit(self, authorization: str | bytes | None, names: Iterable[str] = ()) -> Caller:
         """Returns the caller of a request, and counts the request. `authorization` is the header, None without it;
@@ -208,7 +249,7 @@ class Guard:
         if authorization is not None:
             caller = self._known.get(authorization) or self._of_header(authorization)
         else:
-            found = self._of_names(names) or self._anonymous
+            found = self._of_names(names) or self._callers.anonymous
             if found is None:
                 raise Unauthenticated(NO_KEY)
             caller = found
@@ -235,7 +276,7 @@ class Guard:
     def _of_header(self, authorization: str | bytes) -> Caller:
         text = authorization if isinstance(authorization, str) else authorization.decode("latin-1")
         key = key_in(text)
-        caller = self._by_key.get(id_of(key))
+        caller = self._callers.by_key.get(id_of(key))
         if caller is None or caller.key is None or not caller.key.matches(key):
             raise Unauthenticated(WRONG_KEY)
         # Only headers with a valid key get here, and one has few forms. The lookup tells nothing of the key: Python
@@ -247,9 +288,9 @@ class Guard:
         return caller
 
     def _of_names(self, names: Iterable[str]) -> Caller | None:
-        if not self._by_subject:
+        if not self._callers.by_subject:
             return None
-        found = [caller for name in names if (caller := self._by_subject.get(name)) is not None]
+        found = [caller for name in names if (caller := self._callers.by_subject.get(name)) is not None]
         if len({caller.name for caller in found}) > 1:
             raise Unauthenticated(AMBIGUOUS)
         return found[0] if found else None

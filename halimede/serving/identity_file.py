@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +12,7 @@ from halimede.front.offload import Offload
 from halimede.identities.guard import Guard
 from halimede.identities.values import Identities
 from halimede.options import ServerOptions
+from halimede.platform.slices import run_in_slices
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +21,14 @@ LOOK_SECONDS: Final = 1.0
 
 State = tuple[int, int, int]
 """What changes if a file changes: its inode, time of change and size."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What the file says now, and in words what has changed; no words if nothing has."""
+
+    identities: Identities
+    text: str
 
 
 def open_guard(options: ServerOptions) -> Guard | None:
@@ -64,8 +75,8 @@ class IdentityWatch:
         if not self._ended:
             self._offload(self._read, self._taken)
 
-    def _read(self) -> Identities | None:
-        """Any thread. Returns what the file says if it has changed. The file may be on a disk that hangs."""
+    def _read(self) -> _Change | None:
+        """Any thread. Returns what has changed, if anything has. The file may be on a disk that hangs."""
         try:
             state = self._path.stat()
         except OSError as error:
@@ -77,16 +88,26 @@ class IdentityWatch:
         self._state = now
         from halimede.identities.file import read_identities  # `open_guard` has imported it
 
-        return read_identities(self._path)
+        identities = read_identities(self._path)
+        # Nothing else replaces the identities of the guard, and not while this thread looks at them.
+        return _Change(identities, changes(self._guard.identities, identities))
 
-    def _taken(self, identities: Identities | Error | None) -> None:
-        if isinstance(identities, Error):
-            self._say(str(identities))
-        elif identities is not None:
+    def _taken(self, change: _Change | Error | None) -> None:
+        if isinstance(change, Error):
+            self._say(str(change))
+        elif change is not None:
             self._problem = ""
-            if dict(identities) != dict(self._guard.identities):
-                log.info("--auth: '%s' was read again: %s", self._path, changes(self._guard.identities, identities))
-                self._guard.replace(identities)
+            if change.text:
+                log.info("--auth: '%s' was read again: %s", self._path, change.text)
+                # Tens of thousands of identities take longer than a turn of the loop may take.
+                call_soon = partial(self._call_later, 0)
+                run_in_slices(self._guard.replacing(change.identities), self._look_later, call_soon)
+                return
+        self._look_later()
+
+    def _look_later(self, result: Error | None = None) -> None:
+        if result is not None:
+            self._say(str(result))
         if not self._ended:
             self._call_later(LOOK_SECONDS, self._look)
 

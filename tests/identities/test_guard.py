@@ -2,6 +2,7 @@
 
 import logging
 from base64 import b64encode
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -222,3 +223,27 @@ def test_refusals_are_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> 
 
 def test_everyone_may_do_everything() -> None:
     assert all(everyone().refusal((right,)) is None for right in Right)
+
+
+def test_many_identities_are_replaced_in_steps() -> None:
+    people = [(f"u{number}", new_key()) for number in range(50)]
+    old, new = people[:40], people[20:]
+    rig = Rig(*(Identity(name, ("infer",), (stored,)) for name, (_, stored) in old))
+    callers = {name: rig.guard.admit(f"Bearer {key}") for name, (key, _) in old}
+    changed = {
+        name: Identity(name, ("read",) if number < 5 else ("infer",), (stored,))
+        for number, (name, (_, stored)) in enumerate(new)
+    }
+    seen = set()
+    for _ in rig.guard.replacing(changed):
+        counted = set()
+        for _, (key, _) in people:
+            with suppress(Unauthenticated):
+                counted.add(rig.guard.admit(f"Bearer {key}").name)
+        seen.add(frozenset(counted))
+    # In each step a key counts as the old file says or as the new one does, never as a mixture.
+    assert seen == {frozenset(name for name, _ in old), frozenset(name for name, _ in new)}
+    assert {name for name, caller in callers.items() if caller.revoked} == {f"u{number}" for number in range(25)}
+    assert callers["u22"].now().rights != callers["u22"].rights
+    with pytest.raises(Unauthenticated):
+        callers["u1"].now()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from halimede.engine.slices import SLICE_SECONDS, Sliced, run_in_slices
 from halimede.errors import Internal, Invalid
+from halimede.platform.slices import SLICE_SECONDS, Sliced, run_in_slices
 
 
 class Loop:
