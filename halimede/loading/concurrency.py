@@ -5,12 +5,13 @@ after the other (R17). `LoadThreads` are the thread pools. All three are used on
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import count as count_from
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -47,6 +48,8 @@ class _Waiter:
 
     client: str
     acquired: asyncio.Future[None]
+    number: int
+    """The lower, the longer it has waited."""
 
 
 class LoadSlots:
@@ -60,7 +63,9 @@ class LoadSlots:
 
     def __init__(self, count: int) -> None:
         self._free = count
-        self._waiting: list[_Waiter] = []
+        self._waiting: dict[str, OrderedDict[int, _Waiter]] = {}
+        """By client its loads that wait, by their numbers."""
+        self._numbers = count_from(1)
         self._running = Counter[str]()
         """By client, the slots that its loads hold."""
         self._uses: dict[str, _Use] = {}
@@ -69,17 +74,17 @@ class LoadSlots:
     @asynccontextmanager
     async def acquired(self, model: str = "", client: str = "") -> AsyncIterator[None]:
         """Waits for a slot and holds it, for the load of a model if it is given."""
-        waiter = _Waiter(client, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiter)
+        waiter = _Waiter(client, asyncio.get_running_loop().create_future(), next(self._numbers))
+        self._waiting.setdefault(client, OrderedDict())[waiter.number] = waiter
         self._hand_out()
         try:
             await waiter.acquired
         except asyncio.CancelledError:
             # Cancelled in the turn in which it got the slot: the next one gets it.
-            if waiter.acquired.done() and not waiter.acquired.cancelled():
+            if not waiter.acquired.cancelled():
                 self._release(client)
-            elif waiter in self._waiting:
-                self._waiting.remove(waiter)
+            else:
+                self._forget(waiter)
             raise
         try:
             with self._used_for(model, client) if model else nullcontext():
@@ -135,16 +140,29 @@ class LoadSlots:
 
     def _hand_out(self) -> None:
         """Gives slots to loads that wait."""
-        while self._waiting:
-            # `min` returns the first of equal ones.
-            waiter = min(self._waiting, key=lambda each: self._running[each.client])
-            one_has_all = self._free == 0 and len(self._running) == 1 and waiter.client not in self._running
-            if self._free <= 0 and not one_has_all:
-                return
-            self._waiting.remove(waiter)
-            if not waiter.acquired.done():  # else its load was cancelled
+        while (waiter := self._next()) is not None:
+            self._forget(waiter)
+            if not waiter.acquired.done():  # else its load was cancelled in this turn
                 self._take(waiter.client)
                 waiter.acquired.set_result(None)
+
+    def _next(self) -> _Waiter | None:
+        """Returns the load that gets a slot, if one does. Looks at each client, and not at each load."""
+        for_others = self._free <= 0
+        if for_others and (self._free < 0 or len(self._running) != 1):
+            return None
+        firsts = [next(iter(waiting.values())) for waiting in self._waiting.values()]
+        if for_others:
+            firsts = [each for each in firsts if each.client not in self._running]
+        return min(firsts, key=lambda each: (self._running[each.client], each.number), default=None)
+
+    def _forget(self, waiter: _Waiter) -> None:
+        # A load that is cancelled in the turn in which `_hand_out` looked at it is forgotten already.
+        waiting = self._waiting.get(waiter.client)
+        if waiting is not None:
+            waiting.pop(waiter.number, None)
+            if not waiting:
+                del self._waiting[waiter.client]
 
 
 class ModelLocks:

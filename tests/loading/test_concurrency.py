@@ -1,6 +1,7 @@
 """How many loads run at once, and loads of one model one after the other."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -173,6 +174,30 @@ def test_free_slot_goes_to_the_client_with_the_fewest_loads() -> None:
         assert loads.begun == ["a", "b", "x", "c", "y"]
 
     play(2, scene)
+
+
+def test_slot_is_found_in_the_same_time_however_many_loads_wait() -> None:
+    """Each load that comes looks for a slot, so thousands of loads in one turn would hold the loop."""
+
+    def steps_of(waiting: int) -> int:
+        steps = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal steps
+            steps += 1
+
+        async def scene(loads: Loads) -> None:
+            await loads.begin(*map(str, range(waiting)))
+            sys.setprofile(count)
+            await loads.begin("last")
+            sys.setprofile(None)
+            await loads.end("0")
+            assert loads.begun == ["0", "1"]
+
+        play(1, scene)
+        return steps
+
+    assert steps_of(1000) <= steps_of(10) + 20
 
 
 class Locked:
