@@ -1,6 +1,6 @@
 from halimede.errors import Unavailable
 from halimede.scheduling.policy import Batch
-from halimede.scheduling.queue import MAX_CANCELLED_BYTES, DefaultPolicy, RefusingPolicy
+from halimede.scheduling.queue import MAX_CANCELLED, MAX_CANCELLED_BYTES, DefaultPolicy, RefusingPolicy
 from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import inference
 
@@ -58,6 +58,18 @@ def test_queue_lets_go_of_large_requests_that_were_cancelled() -> None:
     assert policy.cancel(gone, 1)
     assert [one.request.id for one in policy._queue] == ["kept"]
     assert taken(policy)[1] == ["kept"]
+
+
+def test_queue_never_keeps_tens_of_thousands_that_were_cancelled() -> None:
+    """To let go of all of them at once would hold the loop."""
+    policy = DefaultPolicy()
+    several = [inference(str(number)) for number in range(5 * MAX_CANCELLED)]
+    for one in several:
+        policy.admit(one, 0)
+    for one in several[:-1]:
+        policy.cancel(one, 1)
+        assert len(policy._queue) - policy.waiting <= MAX_CANCELLED
+    assert taken(policy)[1] == [several[-1].request.id]
 
 
 def test_queue_does_not_know_a_request_that_runs() -> None:
