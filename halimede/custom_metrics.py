@@ -51,12 +51,13 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class FamilyReading:
-    """The values of a family with at least one series. `series` are in the order of their creation."""
+    """The values of a family with at least one series. `series` are in the order of their creation, and can be iterated
+    once; each is read when it is its turn, because a model may have tens of thousands."""
 
     name: str
     help: str
     kind: Kind
-    series: tuple[tuple[Labels, float | Buckets], ...]
+    series: Iterator[tuple[Labels, float | Buckets]]
 
 
 class _Series:
@@ -124,6 +125,11 @@ class _Family:
         self.kind = kind
         self.series: dict[tuple[tuple[str, str], ...], _Series] = {}
         self.handles = 0
+
+    def read(self) -> Iterator[tuple[Labels, float | Buckets]]:
+        # A series may come or go before the next one is read.
+        for labels, series in list(self.series.items()):
+            yield dict(labels), series.read(self.kind)
 
 
 class Family:
@@ -208,12 +214,7 @@ class CustomMetrics:
     def read(self) -> list[FamilyReading]:
         """The families that have series, as in Triton. Counters come first, then gauges, then histograms."""
         return [
-            FamilyReading(
-                family.name,
-                family.help,
-                family.kind,
-                tuple((dict(labels), series.read(family.kind)) for labels, series in family.series.items()),
-            )
+            FamilyReading(family.name, family.help, family.kind, family.read())
             for family in _in_order(self._families.values())
             if family.series
         ]

@@ -32,7 +32,7 @@ def test_same_name_and_labels_are_one_series(registry: CustomMetrics) -> None:
     assert first.value == second.value == 3.5
     (family,) = registry.read()
     assert (family.name, family.help, family.kind.word) == ("hits", "of the first", "counter")
-    assert family.series == (({"a": "1", "b": "2"}, 3.5),)
+    assert list(family.series) == [({"a": "1", "b": "2"}, 3.5)]
 
 
 def test_labels_are_in_the_order_of_their_names(registry: CustomMetrics) -> None:

@@ -2,11 +2,11 @@
 thread only."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from time import monotonic
 
-from halimede.engine_port import EnginePort, MetricFamily, Metrics
+from halimede.engine_port import EnginePort, Histogram, MetricFamily, Metrics
 from halimede.errors import Error
 from halimede.front.access import Category
 from halimede.front.http.handling import GET, HttpExchange, Route, RouteHandler, refuse
@@ -25,7 +25,7 @@ MAX_SHARE = 0.1
 BURST_SECONDS = 0.1
 """Seconds that answers may take at once, after a quiet time."""
 MAX_WRITTEN_ON_LOOP = 2000
-"""Series that the event loop writes, which takes 2 ms."""
+"""Lines that the event loop writes, which takes 2 ms."""
 SLICE_SECONDS = 0.001
 """Time in a turn of the loop for sending a text to those that wait for it. The kernel copies what it takes of a long
 one, which takes 0.1 ms for each client."""
@@ -85,7 +85,7 @@ class MetricsScrapes:
             return
         formats = {wants_openmetrics(exchange.headers.get(b"accept")) for exchange in exchanges}
         write = partial(_texts, answer, formats)
-        if sum(len(family.series) for family in answer) > MAX_WRITTEN_ON_LOOP:
+        if _is_long(answer):
             self._offload(write, respond)
         else:
             respond(write())
@@ -115,6 +115,19 @@ class MetricsScrapes:
         """Returns the route for the HTTP port. It belongs to the category of statistics."""
         handle: RouteHandler = lambda exchange, _, __: self.answer(exchange)  # noqa: E731
         return Route("/metrics()()", GET, Category.STATISTICS, handle, right=Right.METRICS)
+
+
+def _is_long(families: Iterable[MetricFamily]) -> bool:
+    """Whether writing the families takes long."""
+    lines = 0
+    for family in families:
+        lines += len(family.series)
+        # Not all histograms are looked at if there are tens of thousands.
+        if family.kind == "histogram" and lines <= MAX_WRITTEN_ON_LOOP:
+            lines += sum(len(value.bounds) for _, value in family.series if isinstance(value, Histogram))
+        if lines > MAX_WRITTEN_ON_LOOP:
+            return True
+    return False
 
 
 def _texts(families: Sequence[MetricFamily], formats: Set[bool]) -> Mapping[bool, bytes]:

@@ -2,7 +2,7 @@
 themselves (M23). Event-loop thread only.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -245,24 +245,34 @@ def custom_metrics() -> CustomMetrics:
 _KINDS = {kind.word: kind for kind in Kind}
 
 
-def with_custom(own: Sequence[MetricFamily], custom: Iterable[FamilyReading]) -> list[MetricFamily]:
+def with_custom(
+    own: Sequence[MetricFamily], custom: Iterable[FamilyReading]
+) -> Generator[None, None, list[MetricFamily]]:
     """The families of the server and of its models that have series (M24). A model may add series to a family of the
-    server. Series that exist already are left out, because scrapers refuse duplicates."""
-    added = {reading.name: family_of(reading) for reading in custom}
+    server. Series that exist already are left out, because scrapers refuse duplicates. Made in steps of one series."""
+    added = {}
+    for reading in custom:
+        added[reading.name] = yield from family_of(reading)
     found = []
     for family in own:
         more = added.pop(family.name, None)
         if more is not None:
             present = {frozenset(labels.items()) for labels, _ in family.series}
-            series = (pair for pair in more.series if frozenset(pair[0].items()) not in present)
-            family = MetricFamily(family.name, family.help, family.kind, (*family.series, *series))
+            series = list(family.series)
+            for pair in more.series:
+                yield
+                if frozenset(pair[0].items()) not in present:
+                    series.append(pair)
+            family = MetricFamily(family.name, family.help, family.kind, tuple(series))
         found.append(family)
     return [family for family in (*found, *added.values()) if family.series]
 
 
-def family_of(reading: FamilyReading) -> MetricFamily:
-    series = tuple(
-        (labels, Histogram(value.bounds, value.counts, value.sum) if isinstance(value, Buckets) else value)
-        for labels, value in reading.series
-    )
-    return MetricFamily(reading.name, reading.help, reading.kind.word, series)
+def family_of(reading: FamilyReading) -> Generator[None, None, MetricFamily]:
+    """A family of a model. Made in steps of one series."""
+    series: list[tuple[Mapping[str, str], Histogram | float]] = []
+    for labels, value in reading.series:
+        yield
+        shown = Histogram(value.bounds, value.counts, value.sum) if isinstance(value, Buckets) else value
+        series.append((labels, shown))
+    return MetricFamily(reading.name, reading.help, reading.kind.word, tuple(series))

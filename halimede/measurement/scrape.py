@@ -53,7 +53,10 @@ class Measuring:
     def _metrics(self, query: port.Metrics) -> Generator[None, None, list[port.MetricFamily]]:
         """Makes the answer in slices: a version, or a family of all versions, in each."""
         if query.family:
-            return [family_of(reading) for reading in self._custom.read() if reading.name == query.family]
+            for reading in self._custom.read():
+                if reading.name == query.family:
+                    return [(yield from family_of(reading))]
+            return []
         now = monotonic_ns()
         models = []
         for measures in self._measures(now):
@@ -63,7 +66,7 @@ class Measuring:
         for family in families(models, self._options, self._machine.seen, self._cache_counts(), self._lag.read(), now):
             own.append(family)
             yield
-        return with_custom(own, self._custom.read())
+        return (yield from with_custom(own, self._custom.read()))
 
     def _measures(self, now: int) -> Iterator[ModelMeasures]:
         oldest = self._oldest()

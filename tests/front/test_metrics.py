@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import pytest
 
-from halimede.engine_port import MetricFamily, Metrics, Query
+from halimede.engine_port import Histogram, MetricFamily, Metrics, Query
 from halimede.errors import Error, Unavailable
 from halimede.front.access import Access
 from halimede.front.http.service import HttpService
@@ -231,6 +231,18 @@ def test_long_metrics_are_written_on_another_thread(number: int) -> None:
         offload.run()
     status, _, body = exchange.answer
     assert (status, body.count(b"\n")) == (200, number + 1)
+
+
+def test_buckets_of_histograms_count_as_lines() -> None:
+    port, offload = FakePort(), HeldOffload()
+    bounds = tuple(map(float, range(MAX_WRITTEN_ON_LOOP)))
+    series = (({"model": "m"}, Histogram(bounds, (0,) * len(bounds), 0.0)),)
+    port.answers[Metrics()] = [MetricFamily("mine", "", "histogram", series)]
+    exchange = FakeExchange("GET", "/metrics")
+    MetricsService(MetricsScrapes(port, no_timer, offload)).handle(exchange)
+    assert not exchange.answers
+    offload.run()
+    assert exchange.answer[0] == 200
 
 
 def test_metrics_on_the_http_port_are_there_by_choice() -> None:

@@ -1,13 +1,13 @@
 """The metrics of the models, from statistics of which every number is known."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf, isnan
 from typing import Any
 
 import pytest
 
 from halimede.cache.api import CacheCounts
-from halimede.custom_metrics import Kind
+from halimede.custom_metrics import CustomMetrics, Kind
 from halimede.engine_port import Histogram, MetricFamily, Summary
 from halimede.errors import Invalid
 from halimede.measurement.latencies import Buckets, Latencies, Recent
@@ -191,14 +191,42 @@ def test_those_of_a_cache_are_there_where_there_is_one() -> None:
     assert read["nv_cache_util"].series == (({}, 0.25),)
 
 
+def all_of(own: Sequence[MetricFamily], custom: CustomMetrics) -> list[MetricFamily]:
+    """The families of the server and of models, made in steps."""
+    making = with_custom(own, custom.read())
+    while True:
+        try:
+            next(making)
+        except StopIteration as ended:
+            found: list[MetricFamily] = ended.value
+            return found
+
+
 def test_metrics_of_models_follow_those_of_the_server() -> None:
     own, custom = families_of([]), custom_metrics()
     custom.family("mine", "of a model", Kind.HISTOGRAM).metric({"a": "b"}, [1.0]).observe(0.5)
-    read = with_custom(own, custom.read())
+    read = all_of(own, custom)
     assert read[:-1] == [family for family in own if family.series]
     family = read[-1]
     assert (family.name, family.help, family.kind) == ("mine", "of a model", "histogram")
     assert family.series == (({"a": "b"}, Histogram((1.0, float("inf")), (1, 1), 0.5)),)
+
+
+def test_series_of_models_are_read_one_in_each_step() -> None:
+    """A model may have tens of thousands, and one may end between two steps."""
+    custom = custom_metrics()
+    family = custom.family("mine", "of a model", Kind.COUNTER)
+    metrics = [family.metric({"a": str(number)}) for number in range(100)]
+    making = with_custom([], custom.read())
+    for step in range(100):
+        next(making)
+        metrics[step].close()
+        metrics[step - 1].increment(1)
+    with pytest.raises(StopIteration) as ended:
+        next(making)
+    (read,) = ended.value.value
+    assert [labels["a"] for labels, _ in read.series] == [str(number) for number in range(100)]
+    assert custom.read() == []
 
 
 @pytest.mark.rows("M24")
@@ -206,7 +234,7 @@ def test_families_without_series_are_left_out() -> None:
     custom = custom_metrics()
     empty = custom.family("mine", "of a model", Kind.COUNTER)
     own = families_of([ModelMeasures("m", 3, Statistics(Latencies(Recent.begin())), 0, 0.1, 0, cached=True)], ALL)
-    names = {family.name for family in with_custom(own, custom.read())}
+    names = {family.name for family in all_of(own, custom)}
     assert "nv_inference_count" in names
     assert not names.intersection(("mine", "nv_inference_request_summary_us", "halimede_worker_restarts_total"))
     del empty
@@ -218,7 +246,7 @@ def test_model_may_add_series_to_a_family_of_the_server_but_not_repeat_one() -> 
     family = custom.family("nv_inference_count", "another text", Kind.COUNTER)
     family.metric({"mine": "1"}).increment(5)
     family.metric(LABELS).increment(1000)
-    read = with_custom(own, custom.read())
+    read = all_of(own, custom)
     assert [one.name for one in read] == [one.name for one in own if one.series]
     (shared,) = [one for one in read if one.name == "nv_inference_count"]
     assert shared.series == ((LABELS, 0), ({"mine": "1"}, 5.0))
