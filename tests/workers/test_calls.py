@@ -10,7 +10,7 @@ from halimede.custom_metrics import CustomMetrics
 from halimede.errors import Cancelled, DecoupledModel, Error, Internal, Invalid, NotFound, Unavailable
 from halimede.requests import InferRequest, InferResponse, Reply
 from halimede.tensors import INT32, Buffer, Tensor, tensor_of
-from halimede.workers.calls import CallRouter, InFlightBatch, ModelCall, NoServer, WorkerCalls
+from halimede.workers.calls import CANCELLED_PER_TURN, CallRouter, InFlightBatch, ModelCall, NoServer, WorkerCalls
 from halimede.workers.child import frames
 from halimede.workers.child.calls import read_answer, write_call
 from halimede.workers.child.requests import InferenceRequest
@@ -351,6 +351,29 @@ def test_calls_end_with_the_requests_that_they_are_made_for(rig: Rig) -> None:
     one.cancel()
     assert rig.server.cancelled == [], "the other one still wants its answer"
     two.cancel()
+    assert rig.server.cancelled == [1, 2]
+
+
+def test_thousands_of_calls_are_cancelled_in_several_turns(rig: Rig) -> None:
+    request = FakeRequest()
+    batch = FakeInFlightBatch(request)
+    batch.running = False  # nothing looks for deadlocks
+    count = 3 * CANCELLED_PER_TURN + 1
+    for number in range(1, count + 1):
+        rig.call(number, 3, {3: batch})
+    request.cancel()
+    for turn in range(1, 4):
+        assert len(rig.server.cancelled) == turn * CANCELLED_PER_TURN
+        rig.loop.later()
+    assert rig.server.cancelled == list(range(1, count + 1))
+
+
+def test_call_after_the_cancellation_is_cancelled_alone(rig: Rig) -> None:
+    request = FakeRequest()
+    batches = {3: FakeInFlightBatch(request)}
+    rig.call(1, 3, batches)
+    request.cancel()
+    rig.call(2, 3, batches)
     assert rig.server.cancelled == [1, 2]
 
 
