@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from halimede.engine_port import ModelCounts
 from halimede.errors import Error
 
 A = TypeVar("A")
@@ -23,3 +24,12 @@ def at_once(work: Callable[[], A], done: Callable[[A | Error], None], large: boo
     except Error as error:
         result = error
     done(result)
+
+
+def is_longer(answer: object, most: int) -> bool:
+    """Whether an answer is a list that takes longer to write than `most` models or regions do."""
+    if not isinstance(answer, list):
+        return False
+    # A model that has run thousands of batch sizes has as many statistics. Four take about as long as the rest.
+    sizes = sum(len(each.batches) for each in answer if isinstance(each, ModelCounts))
+    return len(answer) + sizes // 4 > most

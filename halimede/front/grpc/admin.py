@@ -14,7 +14,7 @@ from halimede.errors import Error, NotFound
 from halimede.front.access import Category
 from halimede.front.caller_port import ask_of
 from halimede.front.grpc.status import finish_with, internal_error
-from halimede.front.offload import Offload
+from halimede.front.offload import Offload, is_longer
 from halimede.identities.roles import Right
 from halimede.tensors import Buffer
 from halimede.transport.grpc.calls import MAX_SMALL_MESSAGE_BYTES, GrpcCall, Unary
@@ -139,7 +139,7 @@ def _answer(offload: Offload, rpc: AdminRpc, call: GrpcCall, answer: Any) -> Non
         finish_with(call, answer)
         return
     # Statistics of a thousand models take 15 ms to write.
-    if isinstance(answer, list) and len(answer) > MAX_WRITTEN_ON_LOOP:
+    if is_longer(answer, MAX_WRITTEN_ON_LOOP):
         offload(partial(rpc.write, answer), partial(_send, call))
         return
     try:

@@ -39,7 +39,7 @@ from halimede.front.http.handling import (
     with_body_read,
 )
 from halimede.front.http.openapi import describe
-from halimede.front.offload import Offload
+from halimede.front.offload import Offload, is_longer
 from halimede.identities.roles import Right
 from halimede.wire.http import admin as bodies
 from halimede.wire.http import metadata as wire
@@ -135,7 +135,7 @@ class HttpAdmin:
 
         def answered(exchange: HttpExchange, answer: A) -> None:
             # Statistics of a thousand models take 30 ms to write.
-            if isinstance(answer, list) and len(answer) > MAX_WRITTEN_ON_LOOP:
+            if is_longer(answer, MAX_WRITTEN_ON_LOOP):
                 run_offloaded(self._offload, exchange, partial(write, answer), partial(wrote, exchange))
                 return
             try:

@@ -1,12 +1,14 @@
 """The HTTP front end between a fake engine and fake connections: routes, methods, status codes, cancellation."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from halimede.engine_port import (
+    BatchCounts,
     ConfigInfo,
     Duration,
     ModelConfiguration,
@@ -494,6 +496,16 @@ def test_statistics_of_many_models_are_written_off_the_loop() -> None:
             assert not exchange.answers
             rig.offload.run()
         assert len(json.loads(exchange.body_sent)["model_stats"]) == count
+
+
+def test_statistics_of_many_batch_sizes_are_written_off_the_loop() -> None:
+    times = Duration(1, 10)
+    sizes = tuple(BatchCounts(size, times, times, times) for size in range(1, 4 * MAX_WRITTEN_ON_LOOP + 1))
+    rig = answering({ModelStatistics("m", -1): [replace(COUNTS, batches=sizes)]})
+    exchange = rig.ask("GET", "/v2/models/m/stats")
+    assert not exchange.answers
+    rig.offload.run()
+    assert len(json.loads(exchange.body_sent)["model_stats"][0]["batch_stats"]) == len(sizes)
 
 
 @pytest.mark.parametrize("count", [STRINGS_PER_TURN, STRINGS_PER_TURN + 1])
