@@ -13,13 +13,14 @@ import numpy.typing as npt
 
 from halimede.devices import Device, DeviceArray, HostArray, as_error
 from halimede.errors import Error, Internal
-from halimede.requests import Parameters
-from halimede.scheduling.assembly import gather, place, scatter
+from halimede.requests import InferResponse, Parameters
+from halimede.scheduling.assembly import gather, place, scatter, unexpected_output
 from halimede.scheduling.backend_failures import log_exception
 from halimede.scheduling.device_batch import gather_into, gathered_shape, scatter_from
 from halimede.scheduling.flow import cost_of
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.ragged import Ragged
+from halimede.scheduling.runner_config import RunnerConfig
 from halimede.scheduling.sequence_state import collect_states, insert_states
 from halimede.tensors import DataType, Shape, Tensor
 
@@ -315,3 +316,18 @@ def _single(i: int, said: list[Outcome]) -> Outcome:
     if len(responses) == 1:
         return replace(responses[0], final=True)
     return Outcome(i, Internal(f"expected a single response, got {len(responses)}"), True)
+
+
+def response_of(
+    outputs: Sequence[Tensor], parameters: Parameters | None, inference: Inference, config: RunnerConfig
+) -> InferResponse:
+    """The response with the requested outputs, in the shape that clients see. Raises Internal for an output that the
+    configuration does not have, or has with another datatype."""
+    wanted, restore, types = inference.outputs, config.restore, config.datatypes
+    kept = []
+    for tensor in outputs:
+        if tensor.name in wanted:
+            kept.append(tensor if restore is None else restore(tensor))
+        if types.get(tensor.name) is not tensor.datatype and config.checks_outputs:
+            raise unexpected_output(tensor.name, tensor.datatype, types)
+    return InferResponse(inference.request.id, config.model_name, config.model_version, kept, parameters)

@@ -38,9 +38,8 @@ from functools import partial
 from time import monotonic_ns
 
 from halimede.errors import Cancelled, Error, Internal, Invalid
-from halimede.requests import Answer, InferResponse, Parameters, Stamp
-from halimede.scheduling.assembly import unexpected_output
-from halimede.scheduling.execution import Execution, Outcome
+from halimede.requests import Answer, InferResponse, Stamp
+from halimede.scheduling.execution import Execution, Outcome, response_of
 from halimede.scheduling.flow import Flow, cost_of
 from halimede.scheduling.inference import QUEUED, RUNNING, SETTLED, Inference
 from halimede.scheduling.inline import PLACED_BYTES, InlineEligibility
@@ -51,12 +50,15 @@ from halimede.scheduling.rate_limiter import LimiterSlots
 from halimede.scheduling.refusals import cancelled, not_iterative, stopping
 from halimede.scheduling.runner_config import Loop, Observer, Reason, RunnerConfig
 from halimede.scheduling.sequence_state import commit_states
-from halimede.tensors import Tensor
 
 log = logging.getLogger(__name__)
 
 _RETRY_NS = 100_000_000
 """Time until a policy whose timer raised is asked again."""
+SLICE_NS = 1_000_000
+"""Time that the answers of a batch may take in a turn of the loop."""
+OUTCOMES_PER_LOOK = 16
+"""Answers after which the clock is looked at."""
 _QUEUE_START, _COMPUTE_START = int(Stamp.QUEUE_START), int(Stamp.COMPUTE_START)
 
 
@@ -549,8 +551,18 @@ class Runner:
         outcomes = self._outcomes(execution, done)
         if done and self._starts_before_answers and self._policy.waiting:
             self._start_before_answers()
+        self._deliver_some(execution, outcomes, 0)
+
+    def _deliver_some(self, execution: Execution, outcomes: Sequence[Outcome], start: int) -> None:
+        """Delivers the outcomes from `start` on. Those of a large batch that take long come in several turns of the
+        loop."""
         now = self._clock()
-        for outcome in outcomes:
+        for number, outcome in enumerate(outcomes[start:] if start else outcomes, start):
+            # Those of a decoupled model are few, because their clients must read them.
+            looks = not number % OUTCOMES_PER_LOOK and number > start and not self._config.decoupled
+            if looks and self._clock() - now >= SLICE_NS:
+                self._loop.call_soon(partial(self._deliver_some, execution, outcomes, number))
+                return
             inference = execution.requests[outcome.i]
             if inference.state is RUNNING:  # else an empty row, or an answer after the final one
                 try:
@@ -683,18 +695,3 @@ class Runner:
             extra={"model": name, "version": version},
         )
         return Internal(f"{type(error).__name__}: {error}")
-
-
-def response_of(
-    outputs: Sequence[Tensor], parameters: Parameters | None, inference: Inference, config: RunnerConfig
-) -> InferResponse:
-    """The response with the requested outputs, in the shape that clients see. Raises Internal for an output that the
-    configuration does not have, or has with another datatype."""
-    wanted, restore, types = inference.outputs, config.restore, config.datatypes
-    kept = []
-    for tensor in outputs:
-        if tensor.name in wanted:
-            kept.append(tensor if restore is None else restore(tensor))
-        if types.get(tensor.name) is not tensor.datatype and config.checks_outputs:
-            raise unexpected_output(tensor.name, tensor.datatype, types)
-    return InferResponse(inference.request.id, config.model_name, config.model_version, kept, parameters)

@@ -8,11 +8,12 @@ from threading import Event, Thread
 import pytest
 
 from halimede.errors import Cancelled, Error, Internal, Invalid, NotFound, Unavailable
-from halimede.requests import InferResponse, Stamp
+from halimede.requests import Answer, InferResponse, Stamp
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.flow import WINDOW, cost_of
 from halimede.scheduling.inline import LONG_NS
+from halimede.scheduling.runner import SLICE_NS
 from halimede.scheduling.runner_config import Reason
 from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import PATIENCE, RecordingReply, echo
@@ -202,6 +203,28 @@ def test_batch_of_which_some_answer_later_answers_the_others_at_its_end() -> Non
     held[0].send(2, [tensor()])
     assert late.response.id == "late"
     assert rig.settled == ["now", "missing", "failing", "late"]
+
+
+@pytest.mark.parametrize("answer_ns", [0, SLICE_NS // 40])
+def test_answers_of_a_large_batch_that_take_long_come_in_several_turns(answer_ns: int) -> None:
+    now = 0
+
+    def write(answer: Answer, final: bool) -> None:
+        nonlocal now
+        now += answer_ns
+
+    held: list[Execution] = []
+    rig = Rig([held.append], DynamicPolicy(200, [200], 0, start_at=100), on_loop=True, clock=lambda: now)
+    replies = [rig.submit(str(number), 1, write) for number in range(100)]
+    for number in range(100):
+        held[0].send(number, [tensor()])
+    held[0].finished()
+    # The clock is looked at after each 16.
+    assert len(rig.settled) == (48 if answer_ns else 100)
+    held[0].send(99, [tensor()])  # a second answer, while the first one waits, is ignored
+    rig.finish(*replies)
+    assert rig.settled == [str(number) for number in range(100)]
+    assert all(reply.response.id == str(number) for number, reply in enumerate(replies))
 
 
 def test_answer_given_before_the_end_of_the_batch_counts_for_a_request_that_may_answer_later() -> None:
