@@ -242,7 +242,7 @@ class Engine:
         fresh = [Statistics(latencies_of(each.config, self._options.measuring)) for each in loaded]
         versions = [self._serving_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
         for version, statistics in zip(versions, fresh, strict=True):
-            count_runs(version.loaded.warmed, statistics)
+            run_in_slices(count_runs(version.loaded.warmed, statistics), lambda _: None, self._loop.call_soon)
             if self._serves(version):
                 statistics.follow(self._statistics[version.key, version.number])  # its metrics continue (M26)
             self._statistics[version.key, version.number] = statistics

@@ -319,7 +319,7 @@ def _write(outcome: Outcome, meta: list[bytes], tensors: list[Buffer]) -> None:
     """Adds an answer to the parts of a frame."""
     final, answer = FINAL if outcome.final else 0, outcome.answer
     if isinstance(answer, Error):
-        text = answer.message.encode("utf-8", "replace")
+        text = frames.cut(answer.message).encode("utf-8", "replace")
         meta += [ANSWER_RECORD.pack(outcome.i, final | IS_ERROR, code_of(answer), 0, len(text)), text]
         return
     if answer is None:

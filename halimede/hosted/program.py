@@ -131,7 +131,7 @@ class ServerLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = 2 if record.levelno >= logging.ERROR else 1 if record.levelno >= logging.WARNING else 0
         try:
-            text = self.format(record)
+            text = frames.cut(self.format(record))
             meta = [frames.text_record(each) for each in (record.filename, str(record.lineno), text)]
             flags = frames.ROWS if "\n" in text else 0
             self._channel.send(frames.frame(frames.LOG, meta, count=level, flags=flags))

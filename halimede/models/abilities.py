@@ -2,10 +2,18 @@
 the server does not allow. Pure; any thread."""
 
 from collections.abc import Iterator
+from math import prod
 
 from halimede.backends.traits import Traits
 from halimede.config import ModelConfig
 from halimede.errors import Cause, Invalid
+
+MAX_WARMUP_REQUESTS = 1_000_000
+"""Requests in the warm-up samples of one configuration, over all its instances. Beyond: the load fails: 400."""
+MAX_WARMUP_BYTES = 2 << 30
+"""Bytes of the inputs of all warm-up samples of one configuration, each counted once. Beyond: the load fails: 400."""
+STRING_BYTES = 4
+"""Of an empty string, of which such an input consists: its length."""
 
 
 def refused_abilities(config: ModelConfig, traits: Traits) -> Iterator[str]:
@@ -43,6 +51,13 @@ def refused_amounts(config: ModelConfig, instances: int, warmup_samples: int) ->
         if number > warmup_samples:
             text = f"model '{config.name}' asks for {number} {what}, and --max-warmup-samples is {warmup_samples}"
             yield "model_warmup", text
+    asked = f"model '{config.name}' asks for warm-up samples with more than"
+    if wanted * sum(sample.count * sample.batch_size for sample in config.warmup) > MAX_WARMUP_REQUESTS:
+        yield "model_warmup", f"{asked} {MAX_WARMUP_REQUESTS} requests on all its instances"
+    # The server makes them, and keeps them for instances that restart. Dimensions below 0 are refused elsewhere.
+    inputs = [each for sample in config.warmup for each in sample.inputs if min(each.dims, default=0) >= 0]
+    if sum(prod(each.dims) * (each.datatype.size or STRING_BYTES) for each in inputs) > MAX_WARMUP_BYTES:
+        yield "model_warmup", f"{asked} {MAX_WARMUP_BYTES} bytes"
 
 
 def check_amounts(config: ModelConfig, instances: int, warmup_samples: int) -> None:

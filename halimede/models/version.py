@@ -26,6 +26,7 @@ from halimede.models.policies import policy_for, ragged_of, sequence_policy
 from halimede.models.readiness import ask_all
 from halimede.models.resizing import InstancesNow, Resized, Signature, Vacant, signatures_of
 from halimede.models.warmup import count_runs
+from halimede.platform.slices import run_in_slices
 from halimede.requests import InferRequest, InferResponse, Reply, Stamp
 from halimede.scheduling.ensemble import EnsembleRunner
 from halimede.scheduling.inference import QUEUED, Inference
@@ -72,6 +73,7 @@ class ModelVersion:
         self.decoupled = config.decoupled
         self._check = RequestCheck(config)
         self._observer = observer
+        self._loop = loop
         self._settled = settled
         self._on_idle: Callable[[], None] | None = None
         self._interceptor: Callable[[Inference], None] | None = None
@@ -141,7 +143,7 @@ class ModelVersion:
         self._runner.resize(added, change.removed, partial(self._left, left))
         for index in change.added:
             self._watch(index)
-        count_runs(change.warmed, self._observer)
+        run_in_slices(count_runs(change.warmed, self._observer), lambda _: None, self._loop.call_soon)
 
     def _forget(self, instance: Instance) -> None:
         # By identity: a backend's instances may define equality.

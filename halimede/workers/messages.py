@@ -140,11 +140,11 @@ def _read_answer(message: frames.Frame, size: int) -> Answer:
         raise frames.FrameError(f"an answer to request {index} of {size}")
     final = flags & FINAL != 0
     if flags & IS_ERROR:
-        error = ERRORS[code if code < len(ERRORS) else 0](message.raw(length).decode())
+        error = ERRORS[code if code < len(ERRORS) else 0](message.message(length))
         return Answer(index, final, None, error)
     if flags & NOTHING:
         return Answer(index, True, None, again=flags & AGAIN != 0)
-    parameters = message.parameters() if flags & ANSWERED_WITH else None
+    parameters = message.parameters(frames.MAX_PARAMETERS) if flags & ANSWERED_WITH else None
     tensors = message.tensors(length)
     found = [Tensor(name, BY_NUMBER[number], shape, HostMemory(view)) for name, number, shape, view in tensors]
     return Answer(index, final, found, None, parameters)
@@ -174,7 +174,7 @@ def read_call(message: frames.Frame) -> tuple[int, int, InferRequest]:
     request.sequence_start = flags & SEQUENCE_START != 0
     request.sequence_end = flags & SEQUENCE_END != 0
     request.timeout_us = timeout
-    request.parameters = message.parameters() if flags & ASKED_WITH else None
+    request.parameters = message.parameters(frames.MAX_PARAMETERS) if flags & ASKED_WITH else None
     request.decoupled_ok = message.flags & frames.STREAMED != 0
     trace = message.unpack(frames.NUMBER)[0] if flags & TRACED else 0
     request.form = _FORM + message.ahead()

@@ -114,7 +114,7 @@ def warm(
 def test_samples_are_counted_like_other_inferences() -> None:
     runs = warm([a_sample(batch_size=3, count=2)], [Recording(), Recording()])
     statistics = Statistics()
-    count_runs(runs, statistics)
+    list(count_runs(runs, statistics))
     counts = statistics.read("m", 1)
     assert (counts.inference_count, counts.execution_count) == (12, 4)
     assert [(batch.batch_size, batch.compute_infer.count) for batch in counts.batches] == [(3, 4)]
@@ -126,7 +126,7 @@ def test_samples_are_counted_like_other_inferences() -> None:
 
 def test_sample_of_a_model_without_batching_is_one_inference() -> None:
     statistics = Statistics()
-    count_runs(warm([a_sample()], [Recording()], max_batch_size=0), statistics)
+    list(count_runs(warm([a_sample()], [Recording()], max_batch_size=0), statistics))
     assert statistics.read("m", 1).inference_count == 1
 
 

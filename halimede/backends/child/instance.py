@@ -179,7 +179,7 @@ class ChildInstance(Generic[InFlight]):
         if in_flight.running:  # the times of the batch, and not of the answers after it
             in_flight.responses.compute_times(message.first_moment, message.second_moment)
         if message.kind == frames.FAILED:
-            error = self._failed(message.rest().decode())
+            error = self._failed(message.message())
             log.error("%s", error, extra={**self._worker.about, "request_id": ids_of(in_flight.requests)})
             in_flight.fail(error)
         for answer in answers:

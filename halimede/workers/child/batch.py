@@ -79,7 +79,7 @@ def write_answer(
         return
     error = response._error
     if error is not None:
-        text = error.message().encode("utf-8", "replace")
+        text = frames.cut(error.message()).encode("utf-8", "replace")
         meta += [ANSWER_RECORD.pack(index, final | IS_ERROR, error.code(), 0, len(text)), text]
         return
     count, records = 0, b""

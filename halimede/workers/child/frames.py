@@ -82,6 +82,14 @@ keep up finds the CREDIT when it looks, and does not wait."""
 OVERHEAD = 4 << 10
 """Bytes that an answer counts besides those of its frame: many small ones fill memory too."""
 
+MAX_MESSAGE_CHARACTERS = 64 << 10
+"""Characters of the text of an error or a log line from a model. Beyond: the text is cut."""
+MAX_PARAMETERS = 10_000
+"""Parameters of a response of a Python model, or of its call of another model. Beyond: `pb_utils` raises an error."""
+MAX_RECORDS_BYTES = 16 << 20
+"""Bytes of what a frame from a child process has besides tensors: errors, parameters, names. Beyond: the process is
+ended, and restarted."""
+
 _KINDS = frozenset(range(START, FORGET + 1))
 _LENGTH = struct.Struct("<I")
 _SHORT = struct.Struct("<H")
@@ -138,6 +146,13 @@ def text_record(text: str) -> bytes:
     """A text after its length. Lone surrogates become question marks."""
     raw = text.encode("utf-8", "replace")
     return _LENGTH.pack(len(raw)) + raw
+
+
+def cut(text: str) -> str:
+    """The text of an error or a log line, no longer than the server takes it."""
+    if len(text) <= MAX_MESSAGE_CHARACTERS:
+        return text
+    return f"{text[:MAX_MESSAGE_CHARACTERS]}... ({len(text)} characters)"
 
 
 @lru_cache(maxsize=4096)
@@ -320,6 +335,11 @@ class Frame:
     def text(self) -> str:
         return self.raw(*self.unpack(_LENGTH)).decode()
 
+    def message(self, length: int = -1) -> str:
+        """The text of an error, of which a child may send more than it should: of this length, or all that is left."""
+        start, self._at = self._at, self._at + length if length >= 0 else len(self._meta)
+        return cut(self._meta[start : min(self._at, start + 4 * MAX_MESSAGE_CHARACTERS)].decode("utf-8", "replace"))
+
     def rest(self) -> bytes:
         """All records not yet read, as they are."""
         return self.raw(len(self._meta) - self._at)
@@ -332,8 +352,11 @@ class Frame:
         (length,) = _SHORT.unpack_from(self._meta, self._at)
         return _names(self.raw(length))
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self, most: int = 0) -> dict[str, Any]:
+        """Raises FrameError if there are more than `most` (0: no limit)."""
         (count,) = self.unpack(_LENGTH)
+        if 0 < most < count:
+            raise FrameError(f"{count} parameters, and {most} are allowed")
         found = {}
         for _ in range(count):
             value_of = _VALUE_OF[self.raw(1)]
@@ -385,12 +408,16 @@ class Assembler:
     """Puts frames together: receive into `space()`, call `received(n)`, get the frames that are whole.
 
     Small frames are received together and copied out; a large one is received into memory of its own. Frames about
-    segments are handled here. Raises FrameError if the bytes are no frame.
+    segments are handled here. Raises FrameError if the bytes are no frame, or if its records have more than
+    `most_records` bytes (0: no limit).
     """
 
-    def __init__(self, reader: SegmentReader | None = None, writer: SegmentWriter | None = None) -> None:
+    def __init__(
+        self, reader: SegmentReader | None = None, writer: SegmentWriter | None = None, most_records: int = 0
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._most_records = most_records
         self._arena = Arena()
         self._scratch = memoryview(bytearray(_SCRATCH))
         self._filled = 0
@@ -440,6 +467,8 @@ class Assembler:
         header = HEADER.unpack_from(self._scratch, start)
         if header[0] != _MAGIC or header[1] not in _KINDS or header[_SIZE] < HEADER.size + header[_META]:
             raise FrameError("no frame begins here")
+        if 0 < self._most_records < header[_META]:
+            raise FrameError(f"a frame has records of {header[_META]} bytes, and {self._most_records} are allowed")
         return header
 
     def _keep_from(self, start: int) -> None:

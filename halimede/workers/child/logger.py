@@ -83,7 +83,7 @@ class Logger:
 
 def write_log(channel: BaseChannel, level: Level, flags: int, file: str, line: int, text: str) -> None:
     """A message to the server's log; `flags` are 0 or `frames.ROWS`. Raises OSError if the server is gone."""
-    meta = [frames.text_record(file), frames.text_record(str(line)), frames.text_record(text)]
+    meta = [frames.text_record(file), frames.text_record(str(line)), frames.text_record(frames.cut(text))]
     channel.send(frames.frame(frames.LOG, meta, count=int(level), flags=flags))
 
 

@@ -16,6 +16,7 @@ from types import CoroutineType, FrameType
 from typing import Any
 
 from .background import Background
+from .frames import cut
 from .model_config import ModelConfig
 from .requests import InferenceRequest
 from .values import InferenceResponse
@@ -82,7 +83,7 @@ def _own_frames(error: BaseException) -> list[FrameType]:
 def _message(error: BaseException) -> tuple[str, BaseException | None]:
     """The text of an exception, and the exception that making the text raises, if any."""
     try:
-        return str(error) or "<EMPTY MESSAGE>", None
+        return cut(str(error)) or "<EMPTY MESSAGE>", None
     except BaseException as broken:
         return "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>", broken
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .frames import MAX_PARAMETERS
 from .signatures import INT64, MISSING, MODULE, Refused, constructor, integer, items, native, refusal, text
 
 BYTES, BF16 = 13, 14
@@ -315,6 +316,8 @@ def checked_parameters(parameters: Any) -> dict[str, Any]:
         return {}
     if not isinstance(parameters, dict):
         raise TritonModelException(f"Expect N8pybind114dictE, got {type(parameters)}")
+    if len(parameters) > MAX_PARAMETERS:
+        raise TritonModelException(f"{len(parameters)} parameters were given, and {MAX_PARAMETERS} are allowed")
     checked = {}
     for name, value in parameters.items():
         if not isinstance(name, str):

@@ -83,7 +83,7 @@ class Worker:
         self.segments = SegmentWriter(process.segments) if process.segments is not None else None
         """Where large tensors of sent frames go."""
         self._received_segments = SegmentReader(process.segments) if process.segments is not None else None
-        self._assembler = frames.Assembler(self._received_segments, self.segments)
+        self._assembler = frames.Assembler(self._received_segments, self.segments, frames.MAX_RECORDS_BYTES)
         self._unsent: list[memoryview] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_frame: Callable[[frames.Frame], None]
@@ -358,7 +358,7 @@ class Worker:
 
 def write_to_log(frame: frames.Frame, about: Mapping[str, object]) -> None:
     """Writes a LOG frame of the model that `about` names. Raises what `frames.MALFORMED` lists."""
-    file, line, text = frame.text(), int(frame.text()), frame.text()
+    file, line, text = frame.text(), int(frame.text()), frames.cut(frame.text())
     level = _LEVELS[frame.count % len(_LEVELS)]
     if log.isEnabledFor(level):
         message, more = text, {VERBATIM: True, **about}
