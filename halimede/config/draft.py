@@ -25,7 +25,7 @@ from halimede.config.completion import (
     fill_instance_groups,
     lacks_tensors,
 )
-from halimede.config.files import mode_of, read_whole
+from halimede.config.files import MAX_CONFIG_BYTES, MAX_LABEL_BYTES, mode_of, read_whole
 from halimede.config.identify import ENSEMBLE, complete_backend
 from halimede.config.model_config import Description, Incomplete, ModelConfig, TensorSpec
 from halimede.config.rendering import json_text
@@ -73,7 +73,7 @@ def agents_of(folder: Path, *, config_name: str = "", override: str | None = Non
         file = messages.file_of(folder, config_name)
         try:
             # Almost no configuration names agents: the search for the word saves parsing each file twice.
-            if _AGENTS_FIELD not in read_whole(file):
+            if _AGENTS_FIELD not in read_whole(file, MAX_CONFIG_BYTES):
                 return _NO_AGENTS
         except OSError:
             return _NO_AGENTS  # `read` comes next and reports it
@@ -100,7 +100,7 @@ def read_labels(folder: Path, spec: TensorSpec, model: str) -> tuple[str, ...]:
             f"label file path '{path}' for output '{spec.name}' in model '{model}' is outside model directory"
         )
     try:
-        text = read_whole(path).decode(errors="surrogateescape")
+        text = read_whole(path, MAX_LABEL_BYTES).decode(errors="surrogateescape")
     except OSError as error:
         raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
     return tuple(text.removesuffix("\n").split("\n")) if text else ()

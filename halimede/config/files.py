@@ -2,23 +2,35 @@
 
 import os
 import stat
-from errno import EBADF, EINVAL, EISDIR, ELOOP, ENOENT, ENOTDIR
+from errno import EBADF, EFBIG, EINVAL, EISDIR, ELOOP, ENOENT, ENOTDIR
 from pathlib import Path
 
 _NOTHING_THERE = frozenset({ENOENT, ENOTDIR, EBADF, ELOOP})
 """Error numbers that mean that there is nothing at a path, as in `pathlib`."""
 
 
-def read_whole(file: Path) -> bytes:
-    """The bytes of a regular file. Raises OSError, also for a pipe or device: reading these may never end."""
+MAX_CONFIG_BYTES = 4 << 20
+"""Bytes of a `config.pbtxt`. Beyond: the load fails."""
+MAX_LABEL_BYTES = 16 << 20
+"""Bytes of a file of labels. Beyond: the load fails."""
+MAX_FILE_BYTES = 2 << 30
+"""Bytes of another file of a model that is read whole, such as the data of a warm-up sample. Beyond: the load fails."""
+
+
+def read_whole(file: Path, most: int = MAX_FILE_BYTES) -> bytes:
+    """The bytes of a regular file. Raises OSError, also for a pipe or device, because reading these may never end, and
+    for a file of more than `most` bytes."""
     # Without O_NONBLOCK, `open` blocks for a pipe until another process opens the other end.
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
-        mode = os.fstat(descriptor).st_mode
+        status = os.fstat(descriptor)
+        mode = status.st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(file))
         if not stat.S_ISREG(mode):
             raise OSError(EINVAL, "it is not a regular file", str(file))
+        if status.st_size > most:
+            raise OSError(EFBIG, f"it has {status.st_size} bytes, and {most} are allowed", str(file))
         with os.fdopen(descriptor, "rb", closefd=False) as opened:
             return opened.read()
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf import json_format, text_format
 
-from halimede.config.files import read_whole
+from halimede.config.files import MAX_CONFIG_BYTES, read_whole
 from halimede.config.lenient_json import parse
 from halimede.config.message_values import fill
 from halimede.errors import Internal, Invalid
@@ -49,7 +49,7 @@ def file_of(folder: Path, config_name: str) -> Path:
 def parse_file(file: Path, model: str) -> Message:
     """The message in a text file. Raises Internal if the file cannot be read, Invalid if it is no configuration."""
     try:
-        raw = read_whole(file)
+        raw = read_whole(file, MAX_CONFIG_BYTES)
     except OSError as error:
         raise Internal(f"failed to open text file for read {file}: {error.strerror}") from error
     try:

@@ -1,11 +1,12 @@
 """Whether a client's load may bring code that this server runs: only with `--allow-code-upload=true`.
 
 A client brings code with the files of a load, or with a configuration that turns files of the repository into code.
-Event-loop thread only.
+On the event loop; the files of a load are looked at on a thread.
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from halimede.engine_port import LoadModel
@@ -18,11 +19,18 @@ _CODE_SUFFIXES = frozenset({".py", ".pyc", ".pyd", ".pyo", ".so", ".dll", ".dyli
 
 
 class CodeUploadCheck:
-    """`inspect` reads the configuration in the model's folder, to compare it with the one of the load."""
+    """`inspect` reads the configuration in the model's folder, to compare it with the one of the load. `on_thread` runs
+    work that takes long."""
 
-    def __init__(self, allowed: bool, inspect: Callable[[FoundModel], Awaitable[Inspection]]) -> None:
+    def __init__(
+        self,
+        allowed: bool,
+        inspect: Callable[[FoundModel], Awaitable[Inspection]],
+        on_thread: Callable[[Callable[[], None]], Awaitable[None]],
+    ) -> None:
         self._allowed = allowed
         self._inspect = inspect
+        self._on_thread = on_thread
 
     async def check(self, query: LoadModel, found: FoundModel, inspection: Inspection) -> None:
         """Raises Unsupported if the load brings code and must not."""
@@ -30,11 +38,13 @@ class CodeUploadCheck:
             return
         # With files the whole model comes from the client; otherwise only its configuration may.
         if query.files:
-            self._check_files(query, inspection)
+            # Ten thousand paths take too long for the loop.
+            await self._on_thread(partial(self._check_files, query, inspection))
         elif found.config is not None:
             await self._check_override(found, inspection)
 
-    def _check_files(self, query: LoadModel, inspection: Inspection) -> None:
+    @staticmethod
+    def _check_files(query: LoadModel, inspection: Inspection) -> None:
         # Any suffix counts, not only the last: the loader of the system takes `libx.so.2` as well.
         code = [
             path

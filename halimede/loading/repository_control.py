@@ -26,7 +26,7 @@ from halimede.loading.code_upload import CodeUploadCheck
 from halimede.loading.concurrency import ModelLocks
 from halimede.loading.model_loads import ModelLoads, log_advice
 from halimede.loading.repository_poll import RepositoryPoll
-from halimede.loading.uploads import MAX_NAME_BYTES, Upload, Uploading, check_lengths
+from halimede.loading.uploads import MAX_NAME_BYTES, Upload, Uploading, check_paths
 from halimede.models.lifecycle import ModelTable, VersionState
 from halimede.models.repository import Catalog, FoundModel, scan
 from halimede.options import ServerOptions
@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 
 SHOWN_CHARACTERS = 64
 """Characters of a name that is too long, in the error."""
+
+LISTED_TOGETHER = 500
+"""Models of the repository index between two turns of the loop, which takes a millisecond."""
 
 A = TypeVar("A")
 
@@ -76,7 +79,7 @@ class RepositoryControl:
         self._explicit: set[str] = set()
         """The models that somebody asked for by name, and not only an ensemble (R15)."""
         loads.ensembles.fetch_member = self._fetch_member
-        self._code_uploads = CodeUploadCheck(options.allow_code_upload, loads.inspect)
+        self._code_uploads = CodeUploadCheck(options.allow_code_upload, loads.inspect, loads.threads.write)
         limit = options.client_limits.buffered_bytes
         self._uploading = Uploading((usable_memory() or 0) // 2 if limit is None else limit)
         self._poll = RepositoryPoll(options, loop, models, loads, self._locks, self._scan)
@@ -199,7 +202,9 @@ class RepositoryControl:
         entries: list[IndexEntry] = []
         # A model that was unloaded and whose folder is gone is forgotten.
         gone = {record.key for record in self._models if record.unloaded}.difference(catalog.models, catalog.duplicates)
-        for key in sorted({*catalog.models, *catalog.duplicates, *self._models.keys()} - gone):
+        for number, key in enumerate(sorted({*catalog.models, *catalog.duplicates, *self._models.keys()} - gone)):
+            if number % LISTED_TOGETHER == LISTED_TOGETHER - 1:
+                await asyncio.sleep(0)
             found = catalog.models.get(key)
             entries += self._entries(key, found.name if found is not None else key, key in catalog.duplicates)
         # Triton lists a duplicate even if only ready models are asked for.
@@ -237,7 +242,7 @@ class RepositoryControl:
         async with self._locks.locked(name, query.asker):
             if query.files:
                 # Ten thousand paths take too long for the loop.
-                await self._loads.threads.write(check_lengths, tuple(path for path, _ in query.files))
+                await self._loads.threads.write(check_paths, tuple(path for path, _ in query.files))
             try:
                 upload = await self._receive(query) if query.files else None
             except Error as error:

@@ -5,7 +5,7 @@ from which upload, and removes an upload with the last of them.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,8 @@ MAX_NAME_BYTES = 255
 """Of a file or a directory: the limit of Linux's file systems."""
 MAX_PATH_BYTES = 1024
 """Of a file within the model's directory. Linux allows 4096, but `mkdir` and `rmtree` of Python are recursive."""
+MAX_FOLDERS = 10_000
+"""Folders of the files that come with a load. Beyond: 400, INVALID_ARGUMENT."""
 
 MAX_LOADS_UNDER_WAY = 10_000
 """Loads of models by request that are under way or wait. Beyond: 503, UNAVAILABLE."""
@@ -133,8 +135,8 @@ def path_within_model(path: str) -> str:
     return normal
 
 
-def check_lengths(paths: Iterable[str]) -> None:
-    """Raises Invalid for the first path that is too long.
+def check_paths(paths: Sequence[str]) -> None:
+    """Raises Invalid for the first path that is too long, or if the paths have too many folders.
 
     An example of the official client expects `Invalid file path` (H114).
     """
@@ -147,6 +149,15 @@ def check_lengths(paths: Iterable[str]) -> None:
         else:
             continue
         raise Invalid(f"Invalid file path 'file:{_cut(path)}': {fault}")
+    # A path of a kilobyte may have five hundred of its own.
+    folders: set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+        if len(folders) > MAX_FOLDERS:
+            raise Invalid(f"the files of a model have more than {MAX_FOLDERS} folders")
 
 
 def _cut(path: str) -> str:

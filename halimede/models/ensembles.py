@@ -129,16 +129,27 @@ def _check_origins(config: ModelConfig, members: Members, tensors: Mapping[str, 
     """
     # By tensor, the index of the decoupled step that it depends on; -1 for none.
     origins = dict.fromkeys((spec.name for spec in config.inputs), -1)
-    waiting = dict(enumerate(steps_of(config)))
+    steps = steps_of(config)
+    # By step, its inputs that are not known yet; by tensor, the steps that read it.
+    lacking = [{tensor for _, tensor in step.inputs}.difference(origins) for step in steps]
+    readers: dict[str, list[int]] = {}
+    for i, unknown in enumerate(lacking):
+        for tensor in unknown:
+            readers.setdefault(tensor, []).append(i)
     # Steps in the order in which their inputs become known. Those of a cycle never do, and are refused elsewhere.
-    while ready := [i for i, step in waiting.items() if all(tensor in origins for _, tensor in step.inputs)]:
-        for i in ready:
-            step = waiting.pop(i)
-            model = tensors[step.outputs[0][1]].model
-            origin = _one({origins[tensor] for _, tensor in step.inputs}, config.name, model)
-            decoupled = members[step.model].decoupled
-            for _, tensor in step.outputs:
-                origins.setdefault(tensor, i if decoupled else origin)
+    ready = [i for i, unknown in enumerate(lacking) if not unknown]
+    for i in ready:
+        step = steps[i]
+        model = tensors[step.outputs[0][1]].model
+        origin = _one({origins[tensor] for _, tensor in step.inputs}, config.name, model)
+        decoupled = members[step.model].decoupled
+        for _, tensor in step.outputs:
+            if tensor not in origins:
+                origins[tensor] = i if decoupled else origin
+                for reader in readers.get(tensor, ()):
+                    lacking[reader].discard(tensor)
+                    if not lacking[reader]:
+                        ready.append(reader)
     _one({origins.get(spec.name, -1) for spec in config.outputs}, config.name, config.name)
 
 

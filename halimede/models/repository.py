@@ -109,6 +109,8 @@ class Catalog:
     def joined(self, bound: Iterable[FoundModel]) -> "Catalog":
         """The catalog with bound models. A name that a repository has too is a duplicate."""
         added = {found.key: found for found in bound}
+        if not added:
+            return self
         twice = self.models.keys() & added.keys()
         models = {key: found for key, found in {**self.models, **added}.items() if key not in twice}
         return Catalog(models, tuple(sorted({*self.duplicates, *twice})), self.unnamed)

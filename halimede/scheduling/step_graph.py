@@ -112,13 +112,13 @@ class Course:
         ]
         self.forms: tuple[tuple[Hashable, ...], ...] = tuple((object(),) for _ in graph.reads)
         self.first = tuple(step for step in self.steps if not self._left[step])
-        readers = {
-            number: tuple(step for step in self.steps if any(number == read for _, read in graph.reads[step]))
-            for number in written
-        }
+        readers: dict[int, list[int]] = {number: [] for number in written}
+        for step in self.steps:
+            for number in {number for _, number in graph.reads[step]} & written:
+                readers[number].append(step)
         results = {number for _, number in self.results}
         self._arrivals = tuple(
-            tuple((name, number, readers[number]) for name, number in each) for each in self._produced
+            tuple((name, number, tuple(readers[number])) for name, number in each) for each in self._produced
         )
         self._results_of = tuple(sum(number in results for _, number in each) for each in self._produced)
         self.direct = tuple(

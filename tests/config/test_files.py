@@ -98,3 +98,10 @@ def test_labels_that_are_a_pipe_are_refused(tmp_path: Path) -> None:
     error = within(lambda: read_labels(tmp_path, TensorSpec("O", FP32, (2,), label_filename="labels.txt"), "m"))
     assert isinstance(error, Internal)
     assert REFUSED in str(error)
+
+
+def test_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_whole(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="it has 5 bytes, and 4 are allowed"):
+        read_whole(tmp_path / "file", 4)

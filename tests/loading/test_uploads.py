@@ -10,7 +10,7 @@ import pytest
 
 from halimede.errors import Internal, Invalid
 from halimede.loading.concurrency import LoadThreads
-from halimede.loading.uploads import Upload, Uploads
+from halimede.loading.uploads import MAX_FOLDERS, Upload, Uploads, check_paths
 from tests.models.configs import config_of, spec
 from tests.models.fakes import loaded
 
@@ -115,3 +115,16 @@ def test_upload_without_space_on_disk_fails_and_leaves_nothing(
     with pytest.raises(Internal, match="failed to write the files of model 'm': No space left on device"):
         Upload("m", [("1/model", b"x")])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_may_have_so_many_folders() -> None:
+    paths = [f"{i}/{i}" for i in range(MAX_FOLDERS)]
+    check_paths(paths)
+    check_paths([*paths, "0/another"])
+    with pytest.raises(Invalid, match=f"more than {MAX_FOLDERS} folders"):
+        check_paths([*paths, "0/deeper/file"])
+
+
+@pytest.mark.parametrize("path", ["/", "//", "//a//b", "../..", "a"])
+def test_folders_of_odd_paths_are_counted(path: str) -> None:
+    check_paths([path])

@@ -66,3 +66,14 @@ def test_order_of_random_graphs(seed: int) -> None:
         assert all(order.index(member) < order.index(name) for member in found.members(name) if member in found)
         above = {other for other in order if name in found.members(other)}
         assert above <= set(found.dependents(name))
+
+
+def test_long_chain_is_no_deep_recursion() -> None:
+    found = Dependencies()
+    for i in range(20_000):
+        found.learn(f"{i:05}", [f"{i - 1:05}" if i else "x"])
+    assert found.order() == found.dependents("x") == [f"{i:05}" for i in range(20_000)]
+    assert found.circle("19999") == []
+    found.learn("00000", ["19999"])
+    assert len(found.circle("00000")) == 20_001
+    assert found.dependents("x") == []

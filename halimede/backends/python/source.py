@@ -11,12 +11,16 @@ from pathlib import Path
 
 from halimede.backends.api import Fault, ModelFolder, Severity
 from halimede.backends.python.settings import ENVIRONMENT
+from halimede.config.files import read_whole
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Cause
 
 USUAL = "model.py"
 CLASS = "TritonPythonModel"
 COMPLETES = "auto_complete_config"
+MAX_PARSED_BYTES = 128 << 10
+"""Bytes of a file that the server parses when its model loads. Parsing keeps all other threads waiting: a second for a
+MiB, which takes 400 MiB of memory. A larger file is only run."""
 _SKELETON = "class TritonPythonModel: with a method execute(self, requests) that returns a list of responses"
 
 
@@ -64,11 +68,11 @@ def surely_completes_nothing(file: Path) -> bool:
     """Whether the file shows that the class has no `auto_complete_config`: the word is nowhere in it, the class has no
     base, decorator or metaclass, and nothing else in the file uses its name, so nothing can add a method."""
     try:
-        source = file.read_bytes()
+        source = read_whole(file)
+        if len(source) > MAX_PARSED_BYTES or COMPLETES.encode() in source:
+            return False
         tree = ast.parse(source, str(file))
     except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):  # the model's own Python may take it
-        return False
-    if COMPLETES.encode() in source:
         return False
     classes = [each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == CLASS]
     if len(classes) != 1 or classes[0].bases or classes[0].keywords or classes[0].decorator_list:

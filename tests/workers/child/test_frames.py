@@ -193,3 +193,36 @@ def test_records_of_nonsense_raise_only_what_is_declared(raw: bytes, reading: st
     except frames.MALFORMED:
         return
     assert frame._at <= len(raw)
+
+
+def test_records_that_are_too_long_are_no_frame() -> None:
+    raw = b"".join(frames.frame(frames.FAILED, [b"12345"]))
+    for most, fits in ((0, True), (5, True), (4, False)):
+        assembler = Assembler(most_records=most)
+        assembler.space()[: len(raw)] = raw
+        if fits:
+            assert [frame.message() for frame in assembler.received(len(raw))] == ["12345"]
+        else:
+            with pytest.raises(FrameError, match="5 bytes, and 4 are allowed"):
+                assembler.received(len(raw))
+
+
+@pytest.mark.parametrize("more", ["", "x", "\ud800"])
+def test_text_of_an_error_is_cut(more: str) -> None:
+    text = "é" * frames.MAX_MESSAGE_CHARACTERS + more
+    shown = text if not more else f"{text[:-1]}... ({len(text)} characters)"
+    assert frames.cut(text) == shown
+    # A child that sends more than it should.
+    (frame,) = assembled(b"".join(frames.frame(frames.FAILED, [text.encode("utf-8", "replace")])))
+    assert frame.message() == shown
+
+
+def test_parameters_that_are_too_many_are_refused() -> None:
+    record = frames.parameters_record({"a": 1, "b": 2})
+    for most, fits in ((0, True), (2, True), (1, False)):
+        (frame,) = assembled(b"".join(frames.frame(frames.ANSWERS, [record])))
+        if fits:
+            assert frame.parameters(most) == {"a": 1, "b": 2}
+        else:
+            with pytest.raises(FrameError, match="2 parameters, and 1 are allowed"):
+                frame.parameters(most)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halimede.workers.child.frames import MAX_PARAMETERS
 from halimede.workers.child.values import (
     BF16,
     BYTES,
@@ -218,3 +219,10 @@ def test_strings_are_read_from_any_buffer(kind: Callable[[bytes], Any]) -> None:
 def test_strings_that_are_cut_off_are_refused(framed: bytes) -> None:
     with pytest.raises(struct.error):
         deserialize(framed)
+
+
+def test_parameters_have_a_limit() -> None:
+    parameters = {str(i): i for i in range(MAX_PARAMETERS)}
+    assert InferenceResponse([], parameters=parameters)._parameters == parameters
+    with pytest.raises(TritonModelException, match=f"{MAX_PARAMETERS + 1} parameters were given"):
+        InferenceResponse([], parameters={**parameters, "one more": 1})

@@ -1,0 +1,213 @@
+"""Attacks of a sixth round on what surrounds a model: configurations that ask for much, long texts of models, large
+files.
+
+By clients that may load models, by models, or by who writes the repository. None of them may stop the server.
+"""
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compat.measured import Measured, attack, post
+from tests.compat.serving import write_model
+
+MB = 1 << 20
+ALLOWED_MEMORY = 200 * MB
+SPARSE = 1 << 30
+CHAIN = 250
+STEPS = 1500
+FOLDERS = 20_000
+
+_PYTHON = """import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensor = pb_utils.get_input_tensor_by_name(requests[0], "INPUT0")
+        {}
+        return [pb_utils.InferenceResponse([tensor], {})]
+"""
+MODELS = {
+    "long_exception": _PYTHON.format('raise ValueError("x" * (100 << 20))', None),
+    "long_error": _PYTHON.format(
+        'return [pb_utils.InferenceResponse(error=pb_utils.TritonError("x" * (100 << 20)))]', None
+    ),
+    "parameters": _PYTHON.format("pass", "parameters={f'k{i}': 'v' for i in range(100_000)}"),
+    "description": _PYTHON.format('pb_utils.MetricFamily("m", "x" * (100 << 20), pb_utils.MetricFamily.GAUGE)', None),
+    "long_source": "DATA = [" + "1," * (2 * MB) + "]\n" + _PYTHON.format("pass", None),
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repository = tmp_path_factory.mktemp("repository")
+    write_model(repository, "plain", "INT32")
+    write_model(repository, "batches", "INT32", max_batch_size=10_000)
+    for name, source in MODELS.items():
+        (write_model(repository, name, "INT32", backend="python") / "model.py").write_text(source)
+    version = write_model(repository, "sparse_config", "INT32")
+    with (version.parent / "config.pbtxt").open("r+b") as file:
+        file.truncate(SPARSE)
+    version = write_model(repository, "sparse_labels", "INT32")
+    config = version.parent / "config.pbtxt"
+    config.write_text(config.read_text().replace('name: "OUTPUT0"', 'name: "OUTPUT0" label_filename: "labels"'))
+    with (version.parent / "labels").open("wb") as file:
+        file.truncate(SPARSE)
+    return repository
+
+
+@pytest.fixture(scope="module")
+def serving(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with Measured(repository, log, "--model-control-mode=explicit", "--load-model=plain") as serving:
+        serving.wait_until_live()
+        yield serving
+        assert serving.stop() == 0
+
+
+def load(
+    serving: Measured, name: str, config: Mapping[str, Any] | None = None, files: Sequence[str] = ()
+) -> tuple[int, bytes]:
+    """Loads a model, with empty files of these names."""
+    parameters = {f"file:{each}": base64.b64encode(b"").decode() for each in files}
+    if config is not None:
+        parameters["config"] = json.dumps(config)
+    return post(serving, f"/v2/repository/models/{name}/load", json.dumps({"parameters": parameters}).encode())
+
+
+def infer(serving: Measured, name: str) -> tuple[int, bytes]:
+    body = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [1]}]}
+    return post(serving, f"/v2/models/{name}/infer", json.dumps(body).encode())
+
+
+def identity(name: str, **more: object) -> dict[str, Any]:
+    tensor = {"data_type": "TYPE_INT32", "dims": [-1]}
+    return {
+        "name": name,
+        "backend": "identity",
+        "input": [{"name": "INPUT0", **tensor}],
+        "output": [{"name": "OUTPUT0", **tensor}],
+        "instance_group": [{"kind": "KIND_CPU"}],
+        **more,
+    }
+
+
+def ensemble(name: str, *members: str) -> dict[str, Any]:
+    """Each member gets the output of the one before."""
+    names = ["INPUT0", *(f"t{i}" for i in range(1, len(members))), "OUTPUT0"]
+    steps = [
+        {
+            "model_name": member,
+            "model_version": -1,
+            "input_map": {"INPUT0": names[i]},
+            "output_map": {"OUTPUT0": names[i + 1]},
+        }
+        for i, member in enumerate(members)
+    ]
+    config = identity(name, platform="ensemble", ensemble_scheduling={"step": steps})
+    del config["backend"], config["instance_group"]
+    return config
+
+
+def warmup(dims: int, **sample: object) -> dict[str, Any]:
+    data = {"data_type": "TYPE_INT32", "dims": [dims], "random_data": True}
+    sample = {"name": "w", "inputs": {"INPUT0": data}, **sample}
+    return identity("batches", max_batch_size=10_000, model_warmup=[sample])
+
+
+def test_chain_of_ensembles(serving: Measured) -> None:
+    """Each load asked for the order of all of them, and was a recursion as deep as the chain."""
+
+    def send() -> None:
+        for i in range(CHAIN):
+            config = ensemble(f"chain{i}", f"chain{i - 1}" if i else "plain")
+            assert load(serving, f"chain{i}", config, ["1/x"])[0] == 200
+        assert infer(serving, f"chain{CHAIN - 1}")[0] == 200
+        assert post(serving, "/v2/repository/models/chain0/unload", b"{}")[0] == 200
+
+    attack(serving, send)
+    assert infer(serving, f"chain{CHAIN - 1}")[0] == 404
+
+
+def test_ensemble_of_many_steps(serving: Measured) -> None:
+    """Each step was compared with all that came after it."""
+    attacked = attack(serving, lambda: load(serving, "wide", ensemble("wide", *["plain"] * STEPS), ["1/x"]))
+    assert attacked.answer[0] == 200
+    assert infer(serving, "wide")[0] == 200
+
+
+def test_many_samples_of_a_warmup(serving: Measured) -> None:
+    """They run on another thread, and are counted on the loop."""
+    attacked = attack(serving, lambda: load(serving, "batches", warmup(1, count=1000, batch_size=1000)))
+    assert attacked.answer[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("config", "limit"),
+    [
+        (warmup(1, count=1001, batch_size=1000), b"1000000 requests"),
+        (warmup(600_000_000, count=1, batch_size=1), b"2147483648 bytes"),
+        ({**warmup(1, count=600, batch_size=1000), "instance_group": [{"count": 2}]}, b"1000000 requests"),
+    ],
+)
+def test_warmup_that_asks_for_too_much(serving: Measured, config: dict[str, Any], limit: bytes) -> None:
+    attacked = attack(serving, lambda: load(serving, "batches", config))
+    assert attacked.answer[0] == 400
+    assert limit in attacked.answer[1]
+    assert attacked.peak < ALLOWED_MEMORY
+
+
+@pytest.mark.parametrize("model", ["long_exception", "long_error", "parameters", "description"])
+def test_long_texts_of_a_model(serving: Measured, model: str) -> None:
+    """A model may repeat in an error what a client sent."""
+    assert load(serving, model)[0] == 200
+    attacked = attack(serving, lambda: infer(serving, model))
+    status, text = attacked.answer
+    assert status == 500
+    assert len(text) < MB
+    assert attacked.peak < ALLOWED_MEMORY
+    assert len(serving.log_text()) < 10 * MB
+
+
+def test_model_with_a_long_source(serving: Measured) -> None:
+    """The server looked into it, which kept all of its threads waiting."""
+    attacked = attack(serving, lambda: load(serving, "long_source"))
+    assert attacked.answer[0] == 200
+    assert attacked.peak < ALLOWED_MEMORY
+    assert infer(serving, "long_source")[0] == 200
+
+
+def test_files_with_long_paths(serving: Measured) -> None:
+    folder = "1/" + "a/" * 480
+    attacked = attack(serving, lambda: load(serving, "long", identity("long"), [f"{folder}{i}" for i in range(9900)]))
+    assert attacked.answer[0] == 200
+
+
+def test_files_with_many_folders(serving: Measured) -> None:
+    """A megabyte became half a million folders."""
+    files = [f"1/{i}/" + "a/" * 480 + "x" for i in range(1000)]
+    attacked = attack(serving, lambda: load(serving, "folders", identity("folders"), files))
+    assert attacked.answer[0] == 400
+    assert b"more than 10000 folders" in attacked.answer[1]
+
+
+@pytest.mark.parametrize(("model", "status"), [("sparse_config", 500), ("sparse_labels", 400)])
+def test_huge_file(serving: Measured, model: str, status: int) -> None:
+    attacked = attack(serving, lambda: load(serving, model))
+    assert attacked.answer[0] == status
+    serving.until_logged(f"it has {SPARSE} bytes, and ")
+    assert attacked.peak < ALLOWED_MEMORY
+
+
+def test_index_of_many_folders(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    for i in range(FOLDERS):
+        (repository / f"model_{i}").mkdir(parents=True)
+    with Measured(repository, tmp_path / "log", "--model-control-mode=explicit") as serving:
+        serving.wait_until_live()
+        attacked = attack(serving, lambda: [post(serving, "/v2/repository/index", b"{}") for _ in range(5)])
+        assert all(status == 200 and text.count(b"model_") == FOLDERS for status, text in attacked.answer)
+        assert serving.stop() == 0
