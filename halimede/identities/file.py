@@ -38,7 +38,7 @@ def parse(text: str) -> Identities:
     """Returns the identities in the text of a file. Raises Invalid, which names the table and the field."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and lists in lists in lists
         raise Invalid(f"it is not TOML: {error}") from None
     found = {name: _identity(name, table) for name, table in document.items()}
     _refuse_shared(found)

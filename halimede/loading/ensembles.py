@@ -102,6 +102,10 @@ class Ensembles:
         """The ensembles that should serve, in the order to load them."""
         return [self._wanted[key] for key in self._graph.order() if key in self._wanted]
 
+    def from_the_top(self) -> list[str]:
+        """The keys of all ensembles, each before the ensembles that it is made of."""
+        return self._graph.order()[::-1]
+
     def is_stale(self, key: str) -> bool:
         """Whether its members have changed since it was loaded, or other models are its members now (R20)."""
         if self._loaded_with.get(key) != self._changes_of_members(key):

@@ -489,6 +489,9 @@ class ModelLoads:
             self._models.awaits_members(key, True)
 
     def unload_all(self) -> None:
+        # An ensemble that goes before its members has none to take along.
+        for key in self.ensembles.from_the_top():
+            self.unload(key)
         for key in sorted(self._models.keys()):
             self.unload(key)
 

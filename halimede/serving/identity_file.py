@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 1.0
 """Seconds between two looks at the file."""
 
-State = tuple[int, int, int]
-"""What changes if a file changes: its inode, time of change and size."""
+State = tuple[int, int, int, int]
+"""What changes if a file or its mode changes: its inode, times of change and size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,9 @@ class IdentityWatch:
         self._offload = offload
         self._call_later = call_later
         self._state: State | None = None
+        """Of the file that was read last."""
+        self._seen: State | None = None
+        """At the last look."""
         self._problem = ""
         self._ended = False
 
@@ -81,8 +84,11 @@ class IdentityWatch:
             state = self._path.stat()
         except OSError as error:
             raise Invalid(f"cannot read '{self._path}': {error.strerror or error}") from None
-        now = state.st_ino, state.st_mtime_ns, state.st_size
-        if now == self._state:
+        now = state.st_ino, state.st_mtime_ns, state.st_ctime_ns, state.st_size
+        seen, self._seen = self._seen, now
+        # A file that is being written may lack the end of a table, with its limits or the day on which it expires. So a
+        # change is read if the next look finds it as it was. The first look has to find what changed during the start.
+        if now == self._state or (seen is not None and now != seen):
             return None
         # Before it is read: a later change is then seen by the next look. A file that is wrong is not read again.
         self._state = now

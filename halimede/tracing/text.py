@@ -6,10 +6,10 @@ characters in names and BYTES elements, so that its files are broken JSON; this 
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import compress
+from itertools import compress, islice
 from json import JSONEncoder, dumps
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -31,6 +31,8 @@ _ID: Final = "\0"
 """Stands for the id of a trace in a template. JSON text never has this character."""
 _CHARACTERS = frozenset({"INT8", "UINT8"})
 _REALS = frozenset({"FP32", "FP64"})
+WRITTEN_TOGETHER = 4096
+"""Elements of a tensor that become text without a chance for other threads to run, which takes a millisecond."""
 _quoted = JSONEncoder().encode
 
 
@@ -110,11 +112,21 @@ def _tensors(trace: Trace) -> Objects:
 
 def _tensor(seen: TensorRecord) -> str:
     shape = ",".join(map(str, seen.shape))
-    data = dumps(",".join(elements(seen.datatype, seen.shape, seen.data)), ensure_ascii=False)
+    data = ",".join(_parts(elements(seen.datatype, seen.shape, seen.data)))
     return (
-        f'{{"id":{_ID},"activity":"{seen.activity}","tensor":{{"name":{dumps(seen.name)},"data":{data},'
+        f'{{"id":{_ID},"activity":"{seen.activity}","tensor":{{"name":{dumps(seen.name)},"data":"{data}",'
         f'"shape":"{shape}","dtype":"{seen.datatype}"}}}}'
     )
+
+
+def _parts(texts: Iterator[str]) -> Iterator[str]:
+    """The elements of a tensor with commas between them, for a JSON string.
+
+    In parts, because a call in C that goes through tens of millions of elements lets no other thread run for many
+    seconds, and the texts of that many elements take gigabytes.
+    """
+    while some := list(islice(texts, WRITTEN_TOGETHER)):
+        yield dumps(",".join(some), ensure_ascii=False)[1:-1]
 
 
 def elements(datatype: DataType, shape: tuple[int, ...], data: bytes) -> Iterator[str]:
@@ -131,8 +143,14 @@ def elements(datatype: DataType, shape: tuple[int, ...], data: bytes) -> Iterato
     elif name in _CHARACTERS:
         yield from data.decode("latin-1")
     elif name in _REALS:
-        yield from (f"{value:g}" for value in np.frombuffer(data, datatype.numpy).tolist())
+        yield from (f"{value:g}" for value in _values(datatype, data))
     elif name == "BOOL":
         yield from ("1" if value else "0" for value in data)
     else:
-        yield from map(str, np.frombuffer(data, datatype.numpy).tolist())
+        yield from map(str, _values(datatype, data))
+
+
+def _values(datatype: DataType, data: bytes) -> Iterator[Any]:
+    array = np.frombuffer(data, datatype.numpy)
+    for at in range(0, len(array), WRITTEN_TOGETHER):
+        yield from array[at : at + WRITTEN_TOGETHER].tolist()

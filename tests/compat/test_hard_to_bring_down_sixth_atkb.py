@@ -21,6 +21,7 @@ SPARSE = 1 << 30
 CHAIN = 250
 STEPS = 1500
 FOLDERS = 20_000
+NUMBERS = 4_000_000
 
 _PYTHON = """import triton_python_backend_utils as pb_utils
 
@@ -210,4 +211,23 @@ def test_index_of_many_folders(tmp_path: Path) -> None:
         serving.wait_until_live()
         attacked = attack(serving, lambda: [post(serving, "/v2/repository/index", b"{}") for _ in range(5)])
         assert all(status == 200 and text.count(b"model_") == FOLDERS for status, text in attacked.answer)
+        assert serving.stop() == 0
+
+
+def test_tensors_in_traces(repository: Path, tmp_path: Path) -> None:
+    """A client may ask for them by the trace settings, if there is a file for traces."""
+    flags = (f"--trace-config=triton,file={tmp_path / 'trace'}", "--trace-config=rate=1")
+    data = "[" + ",".join(["1"] * NUMBERS) + "]"
+    tensor = f'{{"name": "INPUT0", "datatype": "INT32", "shape": [{NUMBERS}], "data": {data}}}'
+    with Measured(
+        repository, tmp_path / "log", "--model-control-mode=explicit", "--load-model=plain", *flags
+    ) as serving:
+        serving.wait_until_live()
+        assert post(serving, "/v2/trace/setting", b'{"trace_level": ["TENSORS"]}')[0] == 200
+
+        def send() -> None:
+            assert post(serving, "/v2/models/plain/infer", f'{{"inputs": [{tensor}]}}'.encode())[0] == 200
+            serving.until(lambda: any(tmp_path.glob("trace*")), "wrote no trace")
+
+        attack(serving, send)
         assert serving.stop() == 0

@@ -53,6 +53,8 @@ def test_dates_and_times_are_read() -> None:
     ("text", "message"),
     [
         ("[a", "it is not TOML"),
+        ("a = " + "9" * 5000, "it is not TOML"),
+        ("a = " + "[" * 100_000, "it is not TOML"),
         ("a = 1", "['a']: each identity is a table"),
         ("[a]", "['a']: 'roles' is missing; the roles are health, metrics, infer, read, memory, control"),
         ("[a]\nroles = ['root']", "['a']: unknown role 'root'"),
@@ -71,7 +73,7 @@ def test_dates_and_times_are_read() -> None:
         (f"[a]\nroles=[]\nkeys=['{STORED}']\n[b]\nroles=[]\nkeys=['{STORED}']", "[b]: key '"),
         ("[a]\nroles=[]\nsubjects=['CN=x']\n[b]\nroles=[]\nsubjects=['CN=x']", "subject 'CN=x' is there twice"),
     ],
-    ids=range(18),
+    ids=range(20),
 )
 def test_mistake_names_its_place(text: str, message: str) -> None:
     with pytest.raises(Invalid) as caught:

@@ -37,6 +37,11 @@ class Rig:
             self.later.pop()[1]()
 
     def look(self) -> None:
+        """Looks twice: a change is only read if the file then stays as it is."""
+        self.look_once()
+        self.look_once()
+
+    def look_once(self) -> None:
         ((delay, call),) = self.later
         assert delay == LOOK_SECONDS
         self.later.clear()
@@ -139,3 +144,26 @@ def test_changes_in_words() -> None:
     told = changes(old, new)
     assert told.startswith("added 'n0', 'n1'")
     assert told.endswith("'n9' and 2 more, changed 'b', removed 'c'")
+
+
+def test_file_that_is_being_written_is_not_read(path: Path) -> None:
+    """The first half is a file, too, in which a key does not expire."""
+    rig = Rig(path)
+    path.write_text("[bob]\nroles = ['infer']\n")
+    rig.look_once()
+    path.write_text("[bob]\nroles = ['infer']\nexpires = 2020-01-01\n")
+    rig.look_once()
+    assert rig.names == ["alice"]
+    rig.look_once()
+    assert rig.guard.identities["bob"].expires is not None
+
+
+def test_file_whose_mode_was_wrong_is_read_when_it_is_right(path: Path) -> None:
+    rig = Rig(path)
+    path.write_text("[bob]\nroles = ['infer']\n")
+    path.chmod(0o622)
+    rig.look()
+    assert rig.names == ["alice"]
+    path.chmod(0o600)
+    rig.look()
+    assert rig.names == ["bob"]
