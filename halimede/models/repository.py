@@ -6,7 +6,7 @@ Opens no model. Any thread; blocks on the file system.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from errno import ELOOP
+from errno import EFBIG, ELOOP
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,10 @@ Stamp = tuple[int, int]
 Fingerprint = tuple[tuple[str, Stamp], ...]
 """Every file and directory of a model with its stamp."""
 
+MAX_ENTRIES = 1_000_000
+"""Files and folders of a model. Beyond: it is not loaded."""
+MAX_DEPTH = 600
+"""Folders within each other in a model's directory. Beyond: it is not loaded."""
 _BYTECODE = "__pycache__"
 _DIRECTORY_STAMP = (0, 0)
 """What a directory has instead of a stamp."""
@@ -214,7 +218,10 @@ def _add_entries(
     """Adds the entries of a folder to `found`, and the times of their changes to `times`.
 
     `above` are the folder and its parents, by device and inode. A link to one of them is a circle and is not followed.
+    Raises OSError, also if there are too many: a link may lead to the root of the file system.
     """
+    if len(above) > MAX_DEPTH:
+        raise OSError(ELOOP, f"more than {MAX_DEPTH} folders are within each other", folder)
     with os.scandir(folder) as entries:
         for entry in entries:
             name = prefix + entry.name
@@ -230,3 +237,5 @@ def _add_entries(
                 status = entry.stat()
                 times.append(status.st_ctime_ns)
                 found.append((name, (status.st_mtime_ns, status.st_size)))
+            if len(found) > MAX_ENTRIES:
+                raise OSError(EFBIG, f"the model has more than {MAX_ENTRIES} files", folder)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import Invalid
-from halimede.models.repository import FoundModel, fingerprint, look, scan, version_names
+from halimede.models.repository import MAX_DEPTH, FoundModel, fingerprint, look, scan, version_names
 from tests.models.fakes import repository
 
 
@@ -142,3 +142,26 @@ def test_look_tells_when_a_file_came_whatever_its_own_time(tmp_path: Path) -> No
     os.utime(old, (1, 1))
     assert look(tmp_path / "m").changed_at >= before
     assert dict(fingerprint(tmp_path / "m"))["1/old"] == (10**9, 0)
+
+
+def test_folder_with_too_many_files_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one with a link to the root of the file system."""
+    monkeypatch.setattr("halimede.models.repository.MAX_ENTRIES", 3)
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    assert len(fingerprint(tmp_path)) == 3
+    (tmp_path / "c" / "d").touch()
+    with pytest.raises(OSError, match="the model has more than 3 files"):
+        fingerprint(tmp_path)
+
+
+def test_folders_that_are_too_deep_are_not_read(tmp_path: Path) -> None:
+    deep = tmp_path
+    for _ in range(MAX_DEPTH - 1):
+        deep /= "a"
+        deep.mkdir()
+    assert len(fingerprint(tmp_path)) == MAX_DEPTH - 1
+    (deep / "a").mkdir()
+    (deep / "a" / "a").mkdir()
+    with pytest.raises(OSError, match=f"more than {MAX_DEPTH} folders are within each other"):
+        fingerprint(tmp_path)

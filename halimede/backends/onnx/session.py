@@ -248,7 +248,8 @@ def find_file(folder: ModelFolder, filename: str, model: str) -> ModelFile:
     if status is not None and stat.S_ISDIR(status.st_mode):
         path += "/model.onnx"
         status = status_of(path)
-    if status is None:
+    # To open a pipe may take for ever.
+    if status is None or not stat.S_ISREG(status.st_mode):
         raise Unavailable(f"unable to find '{path}' for model instance '{model}'").blaming(Cause.FILE)
     return ModelFile(path, status.st_mtime_ns, status.st_size)
 

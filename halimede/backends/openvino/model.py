@@ -84,7 +84,8 @@ class Port:
 def find_file(folder: Path, filename: str, model: str) -> Path:
     """The file or directory to open. Raises Unavailable."""
     path = folder / (filename or "model.xml")
-    if not path.exists():
+    # To open a pipe may take for ever.
+    if not (path.is_file() or path.is_dir()):
         raise Unavailable(f"unable to find '{path}' for model '{model}'").blaming(Cause.FILE)
     return path
 

@@ -87,6 +87,8 @@ class Signature:
 def _mapped(path: Path, model: str, what: str) -> Iterator[View]:
     """The bytes of a file. What the code inside raises for bytes that are no message becomes Invalid."""
     try:
+        if path.is_fifo():  # to open it may take for ever
+            raise FileNotFoundError(path)
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
             yield view
     except FileNotFoundError as error:

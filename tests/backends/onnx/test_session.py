@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 import weakref
@@ -216,6 +217,16 @@ def test_open_missing_file(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
         backend.open(numbers(), where)
     assert caught.value.message == f"unable to find '{where.version / 'model.onnx'}' for model instance 'm'"
     with pytest.raises(Unavailable):
+        backend.describe(asked(), where, "")
+
+
+def test_open_pipe(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
+    """Nobody writes into it, so to open it would take for ever."""
+    where = folder(tmp_path)
+    os.mkfifo(where.version / "model.onnx")
+    with pytest.raises(Unavailable, match="unable to find"):
+        backend.open(numbers(), where)
+    with pytest.raises(Unavailable, match="unable to find"):
         backend.describe(asked(), where, "")
 
 
