@@ -17,7 +17,7 @@ Stamp = tuple[int, int]
 Fingerprint = tuple[tuple[str, Stamp], ...]
 """Every file and directory of a model with its stamp."""
 
-MAX_ENTRIES = 1_000_000
+MAX_ENTRIES = 200_000
 """Files and folders of a model. Beyond: it is not loaded."""
 MAX_DEPTH = 600
 """Folders within each other in a model's directory. Beyond: it is not loaded."""
