@@ -65,6 +65,12 @@ class Error(Exception):
         """An error of the same kind, with `prefix` before its text."""
         return type(self)(prefix + self.message)
 
+    def bare(self) -> Self:
+        """The same error without context and traceback. These refer to frames, and frames to requests and to the error
+        itself, which would all live until the garbage collector runs."""
+        self.__context__ = self.__cause__ = None
+        return self.with_traceback(None)
+
 
 class Unknown(Error):
     """A failure of an unknown kind."""

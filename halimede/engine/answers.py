@@ -77,7 +77,7 @@ class Answers:
         try:
             answer: A | Sliced[A] = self._table[type(query)](query)
         except Error as error:
-            return error
+            return error.bare()
         except Exception as error:
             log.exception("failed to answer %s", query)
             return Internal(f"{type(error).__name__}: {error}")

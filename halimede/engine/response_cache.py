@@ -328,6 +328,11 @@ class CachedCall:
     # After it ran: the reply slot.
 
     def send(self, answer: Answer, final: bool) -> bool:
+        if final:
+            # This object and the inference refer to each other, which would keep the request until the garbage
+            # collector runs.
+            self._inference.reply = self.slot
+            self._inference.when_cancelled(_nothing)
         if not final or not self._keeps:
             return self.slot.send(answer, final)
         inference, entry = self._inference, None
@@ -368,6 +373,10 @@ class CachedCall:
             return True
         made = _encoded(entry)
         return made is None or shared.cache.insert(self._key, made)
+
+
+def _nothing() -> None:
+    """What a cancel after the last answer does."""
 
 
 def _encoded(entry: Entry) -> bytes | None:

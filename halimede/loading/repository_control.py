@@ -104,7 +104,7 @@ class RepositoryControl:
         try:
             answer = await self.operations[type(query)](query)
         except Error as error:
-            answer = error
+            answer = error.bare()
         # The client waits for an answer, whatever went wrong.
         except Exception as error:
             log.exception("unexpected error in a %s request; its client is told", type(query).__name__)

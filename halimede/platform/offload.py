@@ -58,7 +58,7 @@ class OffloadPool:
         try:
             result = work()
         except Error as error:
-            result = error
+            result = error.bare()
         except Exception as error:
             log.exception("offloaded work failed; its caller gets the error")
             result = Internal(f"{type(error).__name__}: {error}")

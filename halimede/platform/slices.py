@@ -35,7 +35,7 @@ def run_in_slices(
         except StopIteration as ended:
             answer = ended.value
         except Error as error:
-            answer = error
+            answer = error.bare()
         except Exception as error:
             log.exception("failed to make an answer")
             answer = Internal(f"{type(error).__name__}: {error}")

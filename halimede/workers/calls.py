@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
+from weakref import ref
 
 from halimede.custom_metrics import CustomMetrics
 from halimede.errors import DecoupledModel, Error, Internal, Invalid, Unavailable
@@ -317,11 +318,19 @@ class WorkerCalls:
     def _bind(self, call: ModelCall, batch: InFlightBatch) -> None:
         if batch.calls is None:
             batch.calls = {}
+            # Requests that referred to their batch would stay in memory until the garbage collector runs.
+            gone = partial(self._one_cancelled, ref(batch))
             for outer in batch.requests:
-                outer.when_cancelled(partial(self._cancelled, batch))
+                outer.when_cancelled(gone)
         batch.calls[call.number] = call
         if not call.guessed and all(outer.cancelled for outer in batch.requests):
             self.port.cancel(call.key)
+
+    def _one_cancelled(self, batch: ref[InFlightBatch]) -> None:
+        """The client of a request of the batch has gone. The batch may be over."""
+        held = batch()
+        if held is not None:
+            self._cancelled(held)
 
     def _cancelled(self, batch: InFlightBatch) -> None:
         """Cancels the calls of a batch if all its clients have gone. Calls of the model's threads go on: they may

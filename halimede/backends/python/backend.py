@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 class PythonInFlightBatch(InFlightBatch):
     """A batch with the calls that the model makes for it; None before the first."""
 
-    __slots__ = ("calls",)
+    __slots__ = ("__weakref__", "calls")
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -40,6 +40,7 @@ class InProcessBatch:
     number of answers."""
 
     __slots__ = (
+        "__weakref__",
         "_again",
         "_begin",
         "_over",

@@ -220,9 +220,7 @@ def run_offloaded(
         try:
             return work()
         except Error as error:
-            # Context and traceback refer to frames, and frames to bodies, which would live as long as the error.
-            error.__context__ = None
-            raise error.with_traceback(None)  # noqa: B904  # `from` would set a context again
+            raise error.bare()  # noqa: B904  # `from` would set a context again
 
     def finish(result: A | Error) -> None:
         try:

@@ -178,37 +178,29 @@ class HttpService:
             self._decode(exchange, model, number, memoryview(body))
             return
 
-        def read(body: bytes) -> _Decoded:
-            view = memoryview(body)
-            length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(view))
-            return wire.decode_large(model, number, view, length, self._max_input_size)
-
-        def try_small() -> _Decoded | None:
-            small = inflate(compressed, min(LARGE_BYTES, self._max_input_size))
-            return None if small is None else read(small)
-
-        def tried(decoded: _Decoded | Error | None) -> None:
-            if decoded is None:
-                run_offloaded(self._offload, exchange, work, done, size=UNKNOWN_SIZE)
-            else:
-                done(decoded)
-
-        def work() -> _Decoded:
-            # Bodies that were decompressed while this one waited for a thread have perhaps filled the memory.
-            if exchange.memory_is_short:
-                raise Unavailable(FULL)
-            # Decompression and decoding are one piece of work, so that there are at most as many decompressed bodies as
-            # threads.
-            return read(decompress(compressed, self._max_input_size))
-
-        def done(decoded: _Decoded | Error) -> None:
-            self._decoded(exchange, model, number, decoded)
-
+        length = exchange.headers.get(HEADER_LENGTH)
+        read = partial(_read_inflated, model, number, length, self._max_input_size)
+        work = partial(_inflate_and_read, exchange, compressed, self._max_input_size, read)
+        done = partial(self._decoded, exchange, model, number)
         # Most are small, and need not wait for those that are large.
         if len(compressed) <= MAX_TRIED_BYTES:
-            run_offloaded(self._offload, exchange, try_small, tried)
+            limit = min(LARGE_BYTES, self._max_input_size)
+            tried = partial(self._tried, exchange, work, done)
+            run_offloaded(self._offload, exchange, partial(_try_small, compressed, limit, read), tried)
         else:
             run_offloaded(self._offload, exchange, work, done, size=UNKNOWN_SIZE)
+
+    def _tried(
+        self,
+        exchange: HttpExchange,
+        work: Callable[[], _Decoded],
+        done: Callable[[_Decoded | Error], None],
+        decoded: _Decoded | Error | None,
+    ) -> None:
+        if decoded is None:
+            run_offloaded(self._offload, exchange, work, done, size=UNKNOWN_SIZE)
+        else:
+            done(decoded)
 
     def _decode(self, exchange: HttpExchange, model: str, number: int, body: memoryview) -> None:
         try:
@@ -230,17 +222,8 @@ class HttpService:
     def _check_elsewhere(
         self, exchange: HttpExchange, model: str, number: int, request: InferRequest, form: wire.ResponseForm
     ) -> None:
-        def work() -> tuple[InferRequest, wire.ResponseForm]:
-            wire.check_strings(request)
-            return request, form
-
-        run_offloaded(
-            self._offload,
-            exchange,
-            work,
-            lambda decoded: self._decoded(exchange, model, number, decoded),
-            size=len(exchange.body),
-        )
+        work, done = partial(_check_strings, request, form), partial(self._decoded, exchange, model, number)
+        run_offloaded(self._offload, exchange, work, done, size=len(exchange.body))
 
     def _decode_elsewhere(
         self, exchange: HttpExchange, model: str, number: int, body: memoryview, length: int | None
@@ -268,17 +251,16 @@ class HttpService:
             hold_inputs(exchange, decoded[0])
             self._begin(exchange, *decoded)
             return
+        ask(self._port, exchange, ModelTransaction(model, number), partial(self._refuse, exchange, model, decoded))
 
-        def answer(decoupled: bool) -> None:
-            # Triton tells that the model is decoupled before it reads the request.
-            if decoupled:
-                refuse(exchange, _DECOUPLED)
-            else:
-                if self._traces.on:
-                    undecoded(self._traces, exchange, model)
-                refuse(exchange, decoded, error_fields(decoded))
-
-        ask(self._port, exchange, ModelTransaction(model, number), answer)
+    def _refuse(self, exchange: HttpExchange, model: str, error: Error, decoupled: bool) -> None:
+        """Refuses what could not be decoded. Triton tells that the model is decoupled before it reads the request."""
+        if decoupled:
+            refuse(exchange, _DECOUPLED)
+            return
+        if self._traces.on:
+            undecoded(self._traces, exchange, model)
+        refuse(exchange, error, error_fields(error))
 
     def _start_with_headers(self, exchange: HttpExchange, request: InferRequest, form: wire.ResponseForm) -> None:
         """Starts an inference with the matching headers as parameters (H25)."""
@@ -307,6 +289,35 @@ class HttpService:
         # The engine may have answered already.
         if not reply.over:
             exchange.on_gone = partial(cancel, self._port, key, "HTTP", request.model_name, request.id)
+
+
+def _read_inflated(model: str, number: int, length: bytes | None, limit: int, body: bytes) -> _Decoded:
+    """Decodes a decompressed body. Any thread."""
+    view = memoryview(body)
+    return wire.decode_large(model, number, view, wire.parse_header_length(length, len(view)), limit)
+
+
+def _try_small(compressed: Buffer, limit: int, read: Callable[[bytes], _Decoded]) -> _Decoded | None:
+    """Decompresses and decodes a body, or returns None if it has more than `limit` bytes. Any thread."""
+    small = inflate(compressed, limit)
+    return None if small is None else read(small)
+
+
+def _inflate_and_read(
+    exchange: HttpExchange, compressed: Buffer, limit: int, read: Callable[[bytes], _Decoded]
+) -> _Decoded:
+    """Any thread. Decompression and decoding are one piece of work, so that there are at most as many decompressed
+    bodies as threads."""
+    # Bodies that were decompressed while this one waited for a thread have perhaps filled the memory.
+    if exchange.memory_is_short:
+        raise Unavailable(FULL)
+    return read(decompress(compressed, limit))
+
+
+def _check_strings(request: InferRequest, form: wire.ResponseForm) -> _Decoded:
+    """Any thread."""
+    wire.check_strings(request)
+    return request, form
 
 
 _DECOUPLED = Unsupported("HTTP end point doesn't support models with decoupled transaction policy")

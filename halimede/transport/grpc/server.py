@@ -128,18 +128,23 @@ class GrpcServer:
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Runs `work` on a thread of asyncio's own pool, then `done` on the loop with its result, or the MessageFault
         that it raised. `work` compresses or decompresses a message."""
+        loop = asyncio.get_running_loop()
 
-        def run() -> Any:
+        def run() -> None:
+            result: Any
             try:
-                return work()
+                result = work()
             except MessageFault as fault:
-                return fault
+                result = fault
             except Exception:
                 log.exception("failed to compress or decompress a gRPC message")
-                return MessageFault(INTERNAL, "internal error")
+                result = MessageFault(INTERNAL, "internal error")
+            # Not as the result of the executor's future: that future and the loop's refer to each other, which would
+            # keep the message until the garbage collector runs.
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(done, result)
 
-        future = asyncio.get_running_loop().run_in_executor(None, run)
-        future.add_done_callback(lambda finished: done(finished.result()))
+        loop.run_in_executor(None, run)
 
     # For the connections.
 

@@ -21,7 +21,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from halimede.tensors import Buffer
-from halimede.transport.buffered_bytes import FULL
+from halimede.transport.buffered_bytes import FULL, ConnectionBytes
 from halimede.transport.buffers import Buffers
 from halimede.transport.event_loop import EventLoop, TimerHandle
 from halimede.transport.grpc.calls import MAX_SMALL_MESSAGE_BYTES, OK, Cancel, Message, Metadata, Unary
@@ -233,21 +233,26 @@ class CallStream(Http2Stream):
                 if fault.code != RESOURCE_EXHAUSTED or limit <= MAX_INFLATED_ON_LOOP_BYTES:
                     raise
 
-        def work() -> Buffer:
-            # Messages that were decompressed while this one waited for a thread have perhaps filled the memory.
-            if account.of.full:
-                raise MessageFault(UNAVAILABLE, FULL)
-            return inflate(message, encoding, limit)
-
-        def finished(result: Buffer | MessageFault) -> None:
-            if isinstance(result, MessageFault):
-                self.fail(result.code, result.text)
-            # The client may have gone meanwhile.
-            elif not self.over:
-                later(self._server.buffers.counted(result, account))
-
-        self._server.off_loop(work, finished)
+        # No nested functions: compiled, they and what they refer to would live until the garbage collector runs.
+        work = partial(_inflate_large, message, encoding, limit, account)
+        self._server.off_loop(work, partial(self._inflated_elsewhere, later))
         return None
+
+    def _inflated_elsewhere(self, later: Callable[[Buffer], None], result: Buffer | MessageFault) -> None:
+        """Another thread has decompressed a message."""
+        if isinstance(result, MessageFault):
+            self.fail(result.code, result.text)
+        # The client may have gone meanwhile.
+        elif not self.over:
+            later(self._server.buffers.counted(result, self.out.account))
+
+
+def _inflate_large(message: Buffer, encoding: str, limit: int, account: ConnectionBytes) -> Buffer:
+    """Any thread."""
+    # Messages that were decompressed while this one waited for a thread have perhaps filled the memory.
+    if account.of.full:
+        raise MessageFault(UNAVAILABLE, FULL)
+    return inflate(message, encoding, limit)
 
 
 class UnaryCall(CallStream):
