@@ -27,7 +27,8 @@ TRACE_COST: Final = 2048
 STAMP_COST: Final = 128
 """Approximate bytes of a stamp, and of a tensor without its data."""
 MAX_COST = 1 << 24
-"""Bytes at which a root records no more stamps, tensors and calls: a model may answer and call without end."""
+"""Bytes at which a root records no more stamps, tensors and calls: a model may answer and call without end. A tensor
+that would exceed them is recorded without its data."""
 
 
 class StampNames(NamedTuple):
@@ -195,7 +196,8 @@ class Trace(ABC):
             return
         try:
             # A copy: a model may change its inputs in place, and a client its shared memory.
-            data = bytes(tensor.memory.host())
+            fits = root.cost + tensor.memory.byte_size <= MAX_COST
+            data = bytes(tensor.memory.host()) if fits else b""
         except Error:  # the host cannot read this memory
             data = b""
         self.tensors.append(TensorRecord(activity, tensor.name, tensor.datatype, tensor.shape, data))
