@@ -165,6 +165,11 @@ MAX_CORRELATION_ID_BYTES = 128
 """The limit of a correlation id that is a string (S50). Beyond: 501 or UNIMPLEMENTED."""
 MAX_REQUEST_ID_BYTES = 1 << 16
 """Bytes of the id of an inference. Every response repeats it. Beyond: 400 or INVALID_ARGUMENT."""
+MAX_PARAMETERS: Final = 512
+"""Parameters of an inference. The event loop passes those of a whole batch on to a Python model. Beyond: 400 or
+INVALID_ARGUMENT."""
+MAX_PARAMETER_CHARACTERS: Final = 1 << 17
+"""Characters of the names and texts of these parameters. Beyond: 400 or INVALID_ARGUMENT."""
 
 
 def check_correlation_id(text: str) -> str:
@@ -178,6 +183,15 @@ def refuse_long_id(size: int) -> None:
     """Raises Invalid for a request id of more than `MAX_REQUEST_ID_BYTES`."""
     if size > MAX_REQUEST_ID_BYTES:
         raise Invalid(f"the request id has {size} bytes; the largest has {MAX_REQUEST_ID_BYTES}")
+
+
+def refuse_large_parameters(parameters: Parameters) -> None:
+    """Raises Invalid for more than `MAX_PARAMETERS`, or more than `MAX_PARAMETER_CHARACTERS` in them."""
+    if len(parameters) > MAX_PARAMETERS:
+        raise Invalid(f"the request has {len(parameters)} parameters; it may have {MAX_PARAMETERS}")
+    size = sum([len(name) + (len(value) if isinstance(value, str) else 0) for name, value in parameters.items()])
+    if size > MAX_PARAMETER_CHARACTERS:
+        raise Invalid(f"the parameters have {size} characters; they may have {MAX_PARAMETER_CHARACTERS}")
 
 
 class Resume(Protocol):

@@ -24,6 +24,9 @@ Labels = Mapping[str, Sequence[str]]
 
 MOST_ELEMENTS: Final = 1_000_000
 """Largest number of elements of one batch item that is classified."""
+MAX_CLASSES: Final = 1_000_000
+"""Values that a classified output has, over all items of its batch. Each takes a hundred bytes as text. Beyond: 400,
+INVALID_ARGUMENT."""
 OFFLOAD_WORK: Final = 50_000
 """Largest work, in elements scanned, that the event loop does itself: half a millisecond."""
 TEXT_WORK: Final = 100
@@ -142,8 +145,10 @@ class ClassifyingReply:
                 resume()
             else:
                 self._reply.on_writable(resume)
-        if self._ended is not None:
-            self._ended()
+        # It refers back to this object, which would keep the tensors until the garbage collector runs.
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
 
 
 def classified(tensor: Tensor, classes: int, labels: Sequence[str], batching: bool) -> Tensor:
@@ -151,8 +156,8 @@ def classified(tensor: Tensor, classes: int, labels: Sequence[str], batching: bo
     `value:index:label`, of shape [items, classes], or [classes] without batching.
 
     Equal values keep the order of their indices (the real server does so up to 16 elements only). NaN counts as minus
-    infinity (in the real server it may be anywhere). Raises Invalid for a datatype without order or for too many
-    elements, Error if the host cannot read the tensor.
+    infinity (in the real server it may be anywhere). Raises Invalid for a datatype without order, or for too many
+    elements or values, Error if the host cannot read the tensor.
     """
     if tensor.datatype in _UNSUPPORTED:
         raise Invalid(f"class result not available for output due to unsupported type '{tensor.datatype}'")
@@ -161,6 +166,8 @@ def classified(tensor: Tensor, classes: int, labels: Sequence[str], batching: bo
         raise Invalid("classification output tensor too large")
     items, length = prod(lead), prod(tensor.shape[len(lead) :])
     kept = min(classes, length)
+    if items * kept > MAX_CLASSES:
+        raise Invalid("classification output tensor too large")
     elements: list[bytes] = []
     if items * kept:
         values, step = array_of(tensor).reshape(items, length), max(1, MOST_ELEMENTS // length)

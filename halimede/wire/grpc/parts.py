@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from halimede.errors import Invalid
-from halimede.requests import InferRequest, Parameters, check_correlation_id
+from halimede.requests import InferRequest, Parameters, check_correlation_id, refuse_large_parameters
 from halimede.tensors import (
     BOOL,
     BYTES,
@@ -63,6 +63,8 @@ def read_parameters(request: InferRequest, parameters: Any) -> bool:
             )
         else:
             custom[key] = value
+    if custom:
+        refuse_large_parameters(custom)
     request.parameters = custom or None
     return empty_final
 

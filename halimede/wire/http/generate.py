@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from halimede.engine_port import TensorInfo
 from halimede.errors import Error, Internal, Invalid, Unsupported
-from halimede.requests import InferRequest, InferResponse, refuse_long_id
+from halimede.requests import InferRequest, InferResponse, refuse_large_parameters, refuse_long_id
 from halimede.tensors import BF16, BYTES, FP16, Buffer, HostMemory, Shape, Tensor, frame_strings, has_many_strings
 from halimede.wire.http import json
 from halimede.wire.http.admin import check_size
@@ -68,6 +68,7 @@ def decode_generate(
             _map_nested(request, known, value, max_input_size)
         else:
             _map(request, known, key, value, max_input_size)
+    refuse_large_parameters(request.parameters)
     for tensor in request.inputs.values():
         if has_many_strings(tensor):
             frame_strings(tensor)

@@ -7,7 +7,13 @@ from collections.abc import Callable, Container, Hashable
 from typing import Any, Final
 
 from halimede.errors import Internal, Invalid
-from halimede.requests import MAX_REQUEST_ID_BYTES, Parameters, check_correlation_id, refuse_long_id
+from halimede.requests import (
+    MAX_REQUEST_ID_BYTES,
+    Parameters,
+    check_correlation_id,
+    refuse_large_parameters,
+    refuse_long_id,
+)
 from halimede.tensors import MAX_DIMS, Buffer, DataType, RegionReference, Shape, datatype_named, refuse_many_dims
 from halimede.wire.http import json
 from halimede.wire.http.json_data import INT64_MAX, UINT64_MAX, pack_data
@@ -280,6 +286,8 @@ def _read_parameters(parameters: Any) -> tuple[bool, dict[str, Any], Parameters]
             custom[key] = float(value) if type(value) is int and value > INT64_MAX else value
         else:
             raise Invalid(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+    if custom:
+        refuse_large_parameters(custom)
     return binary, fields, custom
 
 

@@ -313,6 +313,14 @@ def _written(parameters: Mapping[str, object]) -> bytes:
 _NO_SEQUENCE = _written(NO_SEQUENCE)
 
 
+MAX_ERROR_CHARACTERS: Final = 1 << 16
+"""Characters of the text of an error over HTTP. It may repeat a value of any length that a client has sent. Beyond: the
+text is cut."""
+
+
 def encode_error(error: Error) -> bytes:
     """Returns the body of an error."""
-    return json.encode(f'{{"error":{json.quote(error.message)}}}')
+    text = error.message
+    if len(text) > MAX_ERROR_CHARACTERS:
+        text = text[:MAX_ERROR_CHARACTERS] + "..."
+    return json.encode(f'{{"error":{json.quote(text)}}}')
