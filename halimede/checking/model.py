@@ -25,7 +25,6 @@ from halimede.checking.stray_files import stray_files
 from halimede.config import (
     Draft,
     ModelConfig,
-    VersionChoice,
     VersionPolicy,
     agents_of,
     read_labels,
@@ -210,8 +209,7 @@ def _first_version(folder: Path, draft: Draft, names: Collection[str]) -> tuple[
 
 def versions_of_nothing(names: Collection[str], model: str) -> list[str]:
     """Why directories of a model are not versions. Ignores its version policy."""
-    every = VersionPolicy(VersionChoice.ALL)
-    return versions_to_load(every, [*names, "1"], model)[1]
+    return versions_to_load(VersionPolicy(), [*names, "1"], model)[1]
 
 
 def _review_version(model: ModelReview, draft: Draft, number: int, backends: Backends, options: LoadOptions) -> None:

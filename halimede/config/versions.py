@@ -30,6 +30,9 @@ class VersionPolicy:
     specific: tuple[int, ...] = ()
 
 
+MAX_VERSIONS = 512
+"""Versions of a model that are served at the same time. The event loop publishes them in one turn. Beyond: the load
+fails: 400."""
 _NOT_VERSIONS = frozenset({"configs", "initial_state", "warmup"})
 """Directories of a model that hold something else, and get no warning."""
 _LEADING_NUMBER = re.compile(r"\s*\+?(\d+)", re.ASCII)
@@ -55,7 +58,7 @@ def versions_to_load(policy: VersionPolicy, names: Iterable[str], model: str) ->
     """The versions to serve, ascending, and warnings to log. `names` are those of the model's subdirectories.
 
     A name counts by the number that it begins with, like C's `strtol`: `1abc` is version 1. Raises Invalid if no
-    version is left (R3).
+    version is left (R3), or if there are too many.
     """
     names = sorted(set(names) - _NOT_VERSIONS)
     present, warnings = _present(names)
@@ -71,6 +74,9 @@ def versions_to_load(policy: VersionPolicy, names: Iterable[str], model: str) ->
         if not present:
             error.advice = version_renames(names) if names else _NO_DIRECTORY
         raise error
+    if len(chosen) > MAX_VERSIONS:
+        asked = f"the version policy of model '{model}' asks for {len(chosen)} versions"
+        raise Invalid(f"{asked}, and {MAX_VERSIONS} are allowed")
     return sorted(chosen), warnings
 
 

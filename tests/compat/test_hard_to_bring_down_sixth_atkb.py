@@ -195,6 +195,14 @@ def test_files_with_many_folders(serving: Measured) -> None:
     assert b"more than 10000 folders" in attacked.answer[1]
 
 
+def test_many_versions(serving: Measured) -> None:
+    """The loop publishes all of them in one turn, and took a minute for ten thousand."""
+    every = identity("versions", version_policy={"all": {}})
+    attacked = attack(serving, lambda: load(serving, "versions", every, [f"{i}/x" for i in range(1, 3000)]))
+    assert attacked.answer[0] == 400
+    assert b"2999 versions, and 512 are allowed" in attacked.answer[1]
+
+
 @pytest.mark.parametrize(("model", "status"), [("sparse_config", 500), ("sparse_labels", 400)])
 def test_huge_file(serving: Measured, model: str, status: int) -> None:
     attacked = attack(serving, lambda: load(serving, model))

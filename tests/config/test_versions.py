@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.config import VersionChoice, VersionPolicy, versions_to_load
+from halimede.config.versions import MAX_VERSIONS
 from halimede.errors import Invalid
 
 ALL = VersionPolicy(VersionChoice.ALL)
@@ -91,3 +92,11 @@ def test_any_other_names_neither_break_nor_become_versions_below_zero(names: lis
     assert 3 in versions
     assert versions == sorted(set(versions))
     assert versions[0] >= 0
+
+
+def test_versions_have_a_limit() -> None:
+    names = [str(number) for number in range(1, MAX_VERSIONS + 2)]
+    assert len(versions_to_load(ALL, names[:-1], "m")[0]) == MAX_VERSIONS
+    with pytest.raises(Invalid, match="of model 'm' asks for 513 versions, and 512 are allowed"):
+        versions_to_load(ALL, names, "m")
+    assert versions_to_load(VersionPolicy(), names, "m")[0] == [MAX_VERSIONS + 1]
