@@ -21,6 +21,10 @@ _OUTPUT = struct.Struct("<BBHQ")
 The data of all outputs comes last."""
 _MAX_DIMENSIONS = 32
 """Every version of NumPy supports arrays with 32 dimensions."""
+MAX_OUTPUTS = 4096
+"""Outputs of an entry: the event loop reads them, in some milliseconds."""
+MAX_PARAMETER_BYTES = 1 << 18
+"""Bytes of the parameters of an entry as JSON, for the same reason."""
 _LENGTH_BYTES = 4
 """The smallest BYTES element: its length, and no bytes."""
 
@@ -37,6 +41,8 @@ def encoded(outputs: Sequence[Tensor], parameters: Parameters | None) -> bytes:
     """The bytes of an entry: a copy. Raises Error if the host cannot read an output, OverflowError or struct.error for
     a field that does not fit, such as a name of 64 KiB."""
     words = json.dumps(parameters).encode() if parameters else b""
+    if len(outputs) > MAX_OUTPUTS or len(words) > MAX_PARAMETER_BYTES:
+        raise OverflowError("the response has too many outputs or parameters")
     parts: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, len(outputs), len(words)), words]
     for tensor in outputs:
         name, shape = tensor.name.encode(), tensor.shape
@@ -65,6 +71,8 @@ def _decoded(entry: bytes) -> Entry:
     magic, count, words = _HEAD.unpack_from(entry)
     if magic != _MAGIC:
         raise ValueError("another kind of bytes")
+    if count > MAX_OUTPUTS or words > MAX_PARAMETER_BYTES:
+        raise ValueError("too many outputs or parameters")
     at = _HEAD.size + words
     parameters = _parameters(entry[_HEAD.size : at]) if words else None
     heads = []

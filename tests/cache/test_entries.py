@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halimede.cache import entries
 from halimede.cache.entries import decoded, encoded, size_of
 from halimede.errors import Invalid
 from halimede.requests import Parameters
@@ -111,3 +112,23 @@ def test_entry_is_a_copy() -> None:
     entry = encoded([Tensor("x", INT32, (1,), HostMemory(data))], None)
     data[0] = 1
     assert bytes(decoded(entry).outputs[0].memory.host()) == bytes(4)
+
+
+@pytest.mark.parametrize("kind", ["outputs", "parameters"])
+def test_entry_that_takes_long_to_read_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program may have written it: one with a million parameters took the event loop two seconds."""
+    tensor = Tensor("OUTPUT0", INT32, (1,), HostMemory(bytes(4)))
+    most = entries.MAX_OUTPUTS if kind == "outputs" else entries.MAX_PARAMETER_BYTES - len('{"x": ""}')
+
+    def entry(size: int) -> bytes:
+        return encoded([tensor] * size, None) if kind == "outputs" else encoded([tensor], {"x": "y" * size})
+
+    assert len(decoded(entry(most)).outputs) == (most if kind == "outputs" else 1)
+    with pytest.raises(OverflowError, match="too many"):
+        entry(most + 1)
+    with monkeypatch.context() as more:
+        more.setattr(entries, "MAX_OUTPUTS", most + 1)
+        more.setattr(entries, "MAX_PARAMETER_BYTES", 2 * entries.MAX_PARAMETER_BYTES)
+        large = entry(most + 1)
+    with pytest.raises(Invalid, match="too many"):
+        decoded(large)
