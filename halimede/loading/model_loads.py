@@ -497,8 +497,9 @@ class ModelLoads:
 
     def _take_out_of_service(self, key: str) -> None:
         self._origins.pop(key, None)
-        for version in self._models.ready_versions(key):
-            self._models.retire(version, self._closing.close_served)
+        versions = self._models.ready_versions(key)
+        if versions:
+            self._models.retire(key, versions, self._closing.close_served)
 
     def _unloaded(self, version: ModelVersion) -> None:
         """Called when a version that served is closed."""

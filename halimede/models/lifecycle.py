@@ -22,7 +22,7 @@ A version that an ensemble uses is UNLOADING until the ensemble lets it go (`Mod
 The table is used on the event loop only. Loads run elsewhere; their results come back through `publish` and `refuse`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -93,6 +93,8 @@ class ModelTable:
         self._models: dict[str, ModelRecord] = {}
         self._latest: dict[str, ModelVersion] = {}
         self._ready: dict[tuple[str, int], ModelVersion] = {}
+        self._pointed: dict[str, Sequence[int]] = {}
+        """By name, the numbers that it has in `_ready`."""
         self._leaving: dict[ModelVersion, VersionRecord] = {}
         """The records of retired versions that are not yet closed."""
         self.changes = 0
@@ -178,24 +180,26 @@ class ModelTable:
         before = self.ready_versions(key)
         for version in versions:
             record.versions[version.number] = VersionRecord(VersionState.READY, "", version)
-        self._index(key)
-        for old in before:
-            if old in versions:
-                continue
-            if record.versions[old.number].version is old:
-                self.retire(old, closed)
-            else:
-                # A new version has taken its number and its record, so no client sees this one being unloaded.
-                old.retire(partial(closed, old))
+        # A new version has taken the number and the record of those, so no client sees them being unloaded.
+        replaced = [old for old in before if record.versions[old.number].version is not old]
+        staying = {*versions, *replaced}
+        self.retire(key, [old for old in before if old not in staying], closed)
+        for old in replaced:
+            old.retire(partial(closed, old))
 
-    def retire(self, version: ModelVersion, closed: Callable[[ModelVersion], None]) -> None:
-        """The version answers no further request. It is shown as UNLOADING until `gone` (R14). Calls `closed` when no
-        request holds it any more."""
+    def retire(self, key: str, versions: Collection[ModelVersion], closed: Callable[[ModelVersion], None]) -> None:
+        """These versions of a model answer no further request. They are shown as UNLOADING until `gone` (R14). Calls
+        `closed` with each when no request holds it any more."""
+        records = self._models[key].versions
+        leaving = {version: records[version.number] for version in versions}
+        for record in leaving.values():
+            record.state = VersionState.UNLOADING
         # Kept by version: a load that begins now gets a record of its own for the number.
-        record = self._leaving[version] = self._models[version.key].versions[version.number]
-        record.state = VersionState.UNLOADING
-        self._index(version.key)
-        version.retire(lambda: self._retired(record, version, closed))
+        self._leaving.update(leaving)
+        # Once for all of them, because it takes a time that grows with the versions.
+        self._index(key)
+        for version, record in leaving.items():
+            version.retire(partial(self._retired, record, version, closed))
 
     @staticmethod
     def _retired(record: VersionRecord, version: ModelVersion, closed: Callable[[ModelVersion], None]) -> None:
@@ -218,18 +222,19 @@ class ModelTable:
     def _index(self, key: str) -> None:
         """Updates the look-ups of one model."""
         self.changes += 1
-        self._point(key, [self._models[key]], self.ready_versions(key))
+        self._point(key, self.ready_versions(key))
 
-    def _point(self, name: str, records: Iterable[ModelRecord], versions: Iterable[ModelVersion]) -> None:
-        """Lets the name stand for these versions, in ascending order, and for no other version of these models."""
-        for record in records:
-            for number in record.versions:
-                self._ready.pop((name, number), None)
+    def _point(self, name: str, versions: Sequence[ModelVersion]) -> None:
+        """Lets the name stand for these versions, in ascending order, and for no other."""
+        for number in self._pointed.pop(name, ()):
+            del self._ready[name, number]
         # No version may be left: then the name stands for nothing.
         self._latest.pop(name, None)
         for version in versions:
             self._ready[name, version.number] = version
             self._latest[name] = version
+        if versions:
+            self._pointed[name] = [version.number for version in versions]
 
     def forget_failures(self, key: str) -> None:
         """The model's folder is gone: forgets what could not be loaded from it. Versions that serve or are being
@@ -304,5 +309,4 @@ class NamespacedTable(ModelTable):
         super()._index(key)
         name = self._models[key].name
         known = self._known(name)
-        records = [record for record in self._models.values() if record.name == name]
-        self._point(name, records, self.ready_versions(known[0].key) if len(known) == 1 else ())
+        self._point(name, self.ready_versions(known[0].key) if len(known) == 1 else ())

@@ -223,8 +223,8 @@ class Control:
         while self.held:
             self.release()
         for name in MODELS:
-            for version in self.models.ready_versions(name):
-                self.models.retire(version, lambda version: version.loaded.close())
+            if versions := self.models.ready_versions(name):
+                self.models.retire(name, versions, lambda version: version.loaded.close())
         await self.settle()
         assert self.backend.alive == [], [model.what for model in self.backend.alive]
 

@@ -32,8 +32,7 @@ def serve(table: NamespacedTable, key: str, name: str = "m", *numbers: int) -> l
 
 
 def unload(table: NamespacedTable, key: str) -> None:
-    for each in table.ready_versions(key):
-        table.retire(each, lambda version: None)
+    table.retire(key, table.ready_versions(key), lambda version: None)
 
 
 def refusal(find: Callable[[], object]) -> tuple[type, str]:
