@@ -5,10 +5,11 @@ import re
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from tests.compat.serving import START_SECONDS, Serving, write_held_model, write_model
 
@@ -379,22 +380,34 @@ def test_broken_model_is_listed_with_its_reason(
     assert serving.status("/v2/models/good/ready") == 200
 
 
+def write_long_load(version: Path) -> None:
+    """Writes an ONNX model whose graph the runtime simplifies for a minute, when it is loaded."""
+    size = helper.make_tensor("size", TensorProto.INT64, [2], [3000, 3000])
+    nodes = [helper.make_node("ConstantOfShape", ["size"], ["product0"])]
+    nodes += [helper.make_node("MatMul", [f"product{n}", f"product{n}"], [f"product{n + 1}"]) for n in range(100)]
+    nodes += [
+        helper.make_node("ReduceSum", ["product100"], ["sum"], keepdims=0),
+        helper.make_node("Cast", ["sum"], ["whole"], to=TensorProto.INT32),
+        helper.make_node("Add", ["INPUT0", "whole"], ["OUTPUT0"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.INT32, ["n"]) for name in ("INPUT0", "OUTPUT0")]
+    graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], [size])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), version / "model.onnx"
+    )
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_signal_ends_a_server_whose_load_cannot_be_stopped(start: Start, repository: Path) -> None:
-    """The runtime waits for its file, a pipe without a writer. The server leaves it behind after the exit timeout."""
-    pipe = write_model(repository, "waiting", "INT32", backend="onnxruntime") / "model.onnx"
-    os.mkfifo(pipe)
-    writers: list[int] = []
-
-    def is_read() -> bool:
-        """Whether the pipe is read. Before that the load could still be stopped."""
-        with suppress(OSError):  # no process has opened it to read
-            writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-        return bool(writers)
-
+    """The runtime works for a minute, and nobody can stop it. The server leaves it behind after the exit timeout."""
+    write_long_load(write_model(repository, "waiting", "INT32", backend="onnxruntime"))
     serving = start("--exit-timeout-secs=1")
-    try:
-        serving.until(is_read, "did not read the model", START_SECONDS)
-        assert serving.stop() == 1
-    finally:
-        for descriptor in writers:
-            os.close(descriptor)
+    serving.until_logged("loading: waiting:1")
+    before = cpu_seconds(serving.process.pid)
+    # Less is the import of the runtime, and the load could still be stopped.
+    serving.until(lambda: cpu_seconds(serving.process.pid) > before + 2, "does not load the model", START_SECONDS)
+    assert serving.stop() == 1
