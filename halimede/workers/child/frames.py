@@ -149,10 +149,11 @@ def text_record(text: str) -> bytes:
 
 
 def cut(text: str) -> str:
-    """The text of an error or a log line, no longer than the server takes it."""
+    """The text of an error or a log line, no longer than the server takes it. A text that was cut stays as it is."""
     if len(text) <= MAX_MESSAGE_CHARACTERS:
         return text
-    return f"{text[:MAX_MESSAGE_CHARACTERS]}... ({len(text)} characters)"
+    note = f"... ({len(text)} characters)"
+    return text[: MAX_MESSAGE_CHARACTERS - len(note)] + note
 
 
 @lru_cache(maxsize=4096)

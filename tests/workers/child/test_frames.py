@@ -210,8 +210,11 @@ def test_records_that_are_too_long_are_no_frame() -> None:
 @pytest.mark.parametrize("more", ["", "x", "\ud800"])
 def test_text_of_an_error_is_cut(more: str) -> None:
     text = "é" * frames.MAX_MESSAGE_CHARACTERS + more
-    shown = text if not more else f"{text[:-1]}... ({len(text)} characters)"
+    note = f"... ({len(text)} characters)"
+    shown = text if not more else text[: frames.MAX_MESSAGE_CHARACTERS - len(note)] + note
     assert frames.cut(text) == shown
+    # The server cuts what a child may have cut.
+    assert frames.cut(shown) == shown
     # A child that sends more than it should.
     (frame,) = assembled(b"".join(frames.frame(frames.FAILED, [text.encode("utf-8", "replace")])))
     assert frame.message() == shown
