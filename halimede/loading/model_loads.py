@@ -490,9 +490,8 @@ class ModelLoads:
 
     def unload_all(self) -> None:
         # An ensemble that goes before its members has none to take along.
-        for key in self.ensembles.from_the_top():
-            self.unload(key)
-        for key in sorted(self._models.keys()):
+        ensembles = self.ensembles.from_the_top()
+        for key in [*ensembles, *sorted(set(self._models.keys()).difference(ensembles))]:
             self.unload(key)
 
     def _take_out_of_service(self, key: str) -> None:
