@@ -33,6 +33,11 @@ ADVICE: Mapping[Cause, str] = MappingProxyType(
 )
 
 
+def shortened(text: str, most: int) -> str:
+    """The text, cut after `most` characters. The text of an error may repeat a value of any length."""
+    return text if len(text) <= most else text[:most] + "..."
+
+
 class Error(Exception):
     """A failure with a text for the client. Use the subclass that names its kind."""
 

@@ -15,6 +15,7 @@ from halimede.errors import (
     Unavailable,
     Unknown,
     Unsupported,
+    shortened,
 )
 from halimede.transport.grpc.calls import GrpcCall
 
@@ -49,8 +50,7 @@ def finish_with(call: GrpcCall, error: Error) -> None:
 
 def text_of(error: Error) -> str:
     """Returns the text of an error for a client. It may have a name of any length that a client has sent."""
-    text = error.message
-    return text if len(text) <= MAX_TEXT_CHARACTERS else text[:MAX_TEXT_CHARACTERS] + "..."
+    return shortened(error.message, MAX_TEXT_CHARACTERS)
 
 
 def internal_error(what: str) -> Internal:

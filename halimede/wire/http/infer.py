@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from halimede.errors import Error, Invalid, Unsupported
+from halimede.errors import Error, Invalid, Unsupported, shortened
 from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameters
 from halimede.tensors import (
     Buffer,
@@ -320,7 +320,4 @@ text is cut."""
 
 def encode_error(error: Error) -> bytes:
     """Returns the body of an error."""
-    text = error.message
-    if len(text) > MAX_ERROR_CHARACTERS:
-        text = text[:MAX_ERROR_CHARACTERS] + "..."
-    return json.encode(f'{{"error":{json.quote(text)}}}')
+    return json.encode(f'{{"error":{json.quote(shortened(error.message, MAX_ERROR_CHARACTERS))}}}')
