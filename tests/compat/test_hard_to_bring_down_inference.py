@@ -1,17 +1,20 @@
-"""Attacks of a sixth round: requests whose memory waits for the garbage collector, parameters, traces of large tensors,
-and classifications of large batches.
+"""Attacks by inferences: requests whose memory waits for the garbage collector, parameters, traces of large tensors,
+classifications of large batches, and many answers at the end of one batch.
 
 Each test has the form of the attack, and checks the longest turn of the event loop, the delay of others, and memory.
 """
 
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from zlib import compress
 
 import grpc
+import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
@@ -31,6 +34,12 @@ KEPT_BUFFERS = 64 * MIB
 """Bytes of received requests that the server keeps for the next ones."""
 BATCH = 64
 QUEUE = f"dynamic_batching {{ max_queue_delay_microseconds: 3000000 preferred_batch_size: [ {BATCH} ] }}\n"
+ANSWERS = 1024
+NUMBERS = 2500
+"""So few that the loop writes them as JSON, which takes it 0.3 ms."""
+ANSWERS_SECONDS = 0.05
+"""CPU time of a turn at the end of a batch of `ANSWERS`. It was 0.16 s."""
+WIDE = f"dynamic_batching {{ preferred_batch_size: [ {ANSWERS} ] max_queue_delay_microseconds: 20000000 }}\n"
 CACHED = "response_cache { enable: true }\n"
 
 ECHO = """import triton_python_backend_utils as pb_utils
@@ -64,6 +73,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     write_model(models, "plain", "UINT8")
     write_model(models, "rows", "UINT8", max_batch_size=BATCH)
     write_model(models, "cached", "UINT8", more=CACHED)
+    write_model(models, "wide", "FP32", max_batch_size=ANSWERS, more=WIDE)
     for name, code, size, more in (("echo", ECHO, 0, ""), ("caller", CALLER, 0, ""), ("batched", ECHO, BATCH, QUEUE)):
         version = write_model(models, name, "UINT8", backend="python", max_batch_size=size, more=more)
         (version / "model.py").write_text(code)
@@ -204,3 +214,32 @@ def test_traces_of_large_tensors(serving: Measured) -> None:
         time.sleep(3.0)
 
     assert attack(serving, send).peak < 512 * MIB
+
+
+def test_large_batch_whose_answers_are_json(serving: Measured) -> None:
+    text = b'{"inputs":[{"name":"INPUT0","shape":[1,%d],"datatype":"FP32","parameters":{"binary_data_size":%d}}]}' % (
+        NUMBERS,
+        4 * NUMBERS,
+    )
+    numbers = np.random.default_rng(0).standard_normal(NUMBERS).astype(np.float32).tobytes()
+    head = b"POST /v2/models/wide/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: %d\r\n" % len(text)
+    request = head + b"Content-Length: %d\r\n\r\n" % (len(text) + len(numbers)) + text + numbers
+
+    with ExitStack() as stack:
+        address = "127.0.0.1", serving.http_port
+        clients = [stack.enter_context(socket.create_connection(address, LIMIT)) for _ in range(ANSWERS)]
+        # Requests that arrive are work of their own. Here it is about the answers.
+        for client in clients[1:]:
+            client.sendall(request)
+        deadline = time.monotonic() + LIMIT
+        while serving.pending("wide") < ANSWERS - 1:
+            assert time.monotonic() < deadline, "the requests did not arrive"
+            time.sleep(0.1)
+
+        def send() -> set[bytes]:
+            """Returns how the answers begin."""
+            clients[0].sendall(request)
+            return {client.recv(15) for client in clients}
+
+        assert attack(serving, send).answer == {b"HTTP/1.1 200 OK"}
+    assert serving.longest_turn < ANSWERS_SECONDS

@@ -1,5 +1,4 @@
-"""Attacks of a sixth round on what surrounds a model: configurations that ask for much, long texts of models, large
-files.
+"""Attacks on what surrounds a model: configurations that ask for much, long texts of models, large files.
 
 By clients that may load models, by models, or by who writes the repository. None of them may stop the server.
 """
@@ -20,7 +19,8 @@ ALLOWED_MEMORY = 200 * MB
 SPARSE = 1 << 30
 CHAIN = 250
 STEPS = 1500
-FOLDERS = 20_000
+FOLDERS = 50_000
+"""So many that their index took the loop 0.13 s in one turn."""
 NUMBERS = 4_000_000
 
 _PYTHON = """import triton_python_backend_utils as pb_utils

@@ -403,7 +403,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def test_signal_ends_a_server_whose_load_cannot_be_stopped(start: Start, repository: Path) -> None:
-    """The runtime works for a minute, and nobody can stop it. The server leaves it behind after the exit timeout."""
+    """The runtime works for a minute and cannot be stopped. The server ends without it after the exit timeout."""
     write_long_load(write_model(repository, "waiting", "INT32", backend="onnxruntime"))
     serving = start("--exit-timeout-secs=1")
     serving.until_logged("loading: waiting:1")
