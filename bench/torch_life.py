@@ -151,7 +151,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--models", type=int, default=50)
     parser.add_argument("--megabytes", type=float, default=10)
-    parser.add_argument("--home", choices=("server", "child"), default="server", help="where the models run")
+    parser.add_argument(
+        "--home",
+        choices=("server", "child"),
+        default="server",
+        help="run the models in the server or in child processes",
+    )
     asked = parser.parse_args()
     subprocess.run([str(ORACLE), "install"], check=True, stdout=subprocess.DEVNULL)
     os.environ["PYTHONPATH"] = str(TORCH)
