@@ -22,7 +22,7 @@ from halimede.backends.pytorch.parameters import Options, options_of
 from halimede.backends.pytorch.probe import probe_script
 from halimede.backends.pytorch.program import Program, ProgramSource
 from halimede.backends.pytorch.script import describe_script, find_file, refusal_of
-from halimede.backends.pytorch.teams import and_end_team
+from halimede.backends.pytorch.teams import and_end_team, stay_without_team
 from halimede.config.model_config import DescribedTensor, Description, Incomplete, ModelConfig
 from halimede.errors import Cause, Error, Internal, Invalid
 
@@ -44,6 +44,7 @@ class PyTorchBackend(BaseBackend):
         self._pickles = settings.switch("allow-pickle", False)
         self._gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         _take_read_only_arrays()
+        context.loop.call_soon_threadsafe(stay_without_team)
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         """Those that torch sees: none with a build for the CPU."""
