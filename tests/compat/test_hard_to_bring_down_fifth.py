@@ -27,6 +27,10 @@ CLIENTS = 500
 TURN_SECONDS = 0.03
 """CPU time of a turn. Those who waited for one answer got it in a turn of two seconds, 600 handshakes took 0.3 s."""
 ITERATIONS = 500_000
+SIZE = 40_000_000
+"""Elements of a tensor of 320 MB."""
+MORE_BYTES = 64 << 20
+"""Memory that may stay after it."""
 
 
 def write_loop(version: Path) -> None:
@@ -36,17 +40,30 @@ def write_loop(version: Path) -> None:
     taken = [("i", TensorProto.INT64, []), ("goes", TensorProto.BOOL, []), ("before", TensorProto.FLOAT, [1])]
     given = [("goes_on", TensorProto.BOOL, []), ("after", TensorProto.FLOAT, [1])]
     values = [[helper.make_tensor_value_info(*one) for one in some] for some in (taken, given)]
-    nodes = [
-        helper.make_node("Squeeze", ["N"], ["count"]),
-        helper.make_node("Loop", ["count", "yes", "one"], ["Y"], body=helper.make_graph(steps, "body", *values)),
-    ]
+    loop = helper.make_node("Loop", ["count", "yes", "one"], ["Y"], body=helper.make_graph(steps, "body", *values))
+    save_counting(version, TensorProto.FLOAT, loop)
+
+
+def write_range(version: Path) -> None:
+    """Writes an ONNX model that makes a tensor as large as its input says."""
+    version.mkdir(parents=True)
+    size = helper.make_node("Range", ["zero", "count", "step"], ["numbers"])
+    save_counting(version, TensorProto.INT64, size, helper.make_node("ReduceMax", ["numbers"], ["Y"]))
+
+
+def save_counting(version: Path, datatype: int, *nodes: onnx.NodeProto) -> None:
+    """Saves a model whose nodes make `Y` from the scalar `count`, which is the input `N`."""
     constants = [
         helper.make_tensor("yes", TensorProto.BOOL, [], [True]),
         helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0]),
+        helper.make_tensor("zero", TensorProto.INT64, [], [0]),
+        helper.make_tensor("step", TensorProto.INT64, [], [1]),
     ]
     inputs = [helper.make_tensor_value_info("N", TensorProto.INT64, [1])]
-    outputs = [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [1])]
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)
+    outputs = [helper.make_tensor_value_info("Y", datatype, [1])]
+    graph = helper.make_graph(
+        [helper.make_node("Squeeze", ["N"], ["count"]), *nodes], "graph", inputs, outputs, constants
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     onnx.save(model, version / "model.onnx")
 
@@ -58,6 +75,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     for number in range(MODELS):
         write_model(models, f"uint8_{number}", "UINT8")
     write_loop(models / "loop" / "1")
+    write_range(models / "range" / "1")
     server = certificates(folder).server
     flags = (
         "--grpc-use-ssl=true",
@@ -121,19 +139,23 @@ def test_many_handshakes_at_once(serving: Measured) -> None:
     assert serving.longest_turn < TURN_SECONDS
 
 
-def test_input_that_says_how_long_a_model_runs(serving: Measured) -> None:
+@pytest.mark.parametrize(("model", "number"), [("loop", ITERATIONS), ("range", SIZE)])
+def test_input_that_says_how_much_a_model_does(serving: Measured, model: str, number: int) -> None:
     """Many requests that take microseconds, then one of the same size."""
 
-    def request(iterations: int) -> bytes:
-        tensor = {"name": "N", "shape": [1], "datatype": "INT64", "data": [iterations]}
+    def request(number: int) -> bytes:
+        tensor = {"name": "N", "shape": [1], "datatype": "INT64", "data": [number]}
         text = json.dumps({"inputs": [tensor]}).encode()
-        return b"POST /v2/models/loop/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text)
+        head = b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: x\r\n" % model.encode()
+        return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(text), text)
 
     def send() -> None:
         with socket.create_connection(("127.0.0.1", serving.http_port), LIMIT) as client:
-            for iterations in (*[1] * 300, ITERATIONS):
-                client.sendall(request(iterations))
+            for each in (*[1] * 300, number):
+                client.sendall(request(each))
                 assert client.recv(4096).startswith(b"HTTP/1.1 200")
 
+    before = serving.memory()
     attack(serving, send)
     assert serving.longest_turn < TURN_SECONDS
+    assert serving.memory() < before + MORE_BYTES

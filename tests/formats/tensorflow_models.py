@@ -50,6 +50,7 @@ def models() -> Mapping[str, tuple[Sequence[Any], Compute]]:
         "control": ([spec("INPUT0", [None, 2]), spec("READY", [None, 1])], with_control),
         "failing": ([spec("INPUT0", [None, 2])], failing),
         "less": ([spec("INPUT0", [None, 2])], lambda INPUT0: {"OUTPUT0": INPUT0[1:]}),  # noqa: N803
+        "counted": ([spec("x", [1])], lambda x: {"y": tf.range(tf.cast(x[0], tf.int32))}),
         "two": (
             [spec("a", [None, 2]), spec("b", [None, 2])],
             lambda a, b: {"sum": a + b, "difference": a - b, "wide": tf.tile(a, [1, tf.shape(a)[1]])},

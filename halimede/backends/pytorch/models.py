@@ -70,10 +70,11 @@ class TorchModel(BaseModel):
         self._options = options
         self._source = source
         self._shared: dict[Any, Loaded] = {}
-        self.inline_safe = inline_safe
         first = config.instance_groups[0]
         device = _device_of(first.kind, next(iter(first.gpus), 0))
-        self._first: tuple[Any, Loaded] | None = (device, source.load(device))
+        loaded = source.load(device)
+        self._first: tuple[Any, Loaded] | None = (device, loaded)
+        self.inline_safe = inline_safe and not loaded.effects.values_decide
         self._binding = source.binding()
 
     def create_instance(self, place: InstancePlace) -> Instance:

@@ -3,7 +3,7 @@
 import io
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -26,6 +26,10 @@ _READING = Lock()
 """torch reads one program at a time: the state of its reader is of the process."""
 _OBJECTS = ("custom_obj", "opaque_obj")
 """What the names of pickled objects begin with."""
+_VALUE_OPERATORS = frozenset(
+    ["_local_scalar_dense", "bincount", "item", "one_hot", "repeat_interleave", "sparse_coo_tensor", "while_loop"]
+)
+"""Operators that make a number, or a tensor as large as one, of values in a tensor."""
 _MOST_ROWS = 1 << 16
 """An upper bound of the batch dimension beyond this is none."""
 
@@ -117,7 +121,8 @@ class Program:
         # A result may be a parameter, and then the answer would be its memory.
         weights = set(program.graph_signature.inputs_to_parameters) | set(program.graph_signature.inputs_to_buffers)
         returns_own = not weights.isdisjoint(map(str, program.graph_signature.user_outputs))
-        return Loaded(call, Effects(mutates, inputs, mutates or returns_own), self.batches)
+        decide = not _VALUE_OPERATORS.isdisjoint(_operators(program.graph_module))
+        return Loaded(call, Effects(mutates, inputs, mutates or returns_own, decide), self.batches)
 
 
 class ProgramSource:
@@ -143,6 +148,15 @@ class ProgramSource:
 
     def texts(self, instance: str) -> Texts:
         return ProgramTexts(instance)
+
+
+def _operators(module: Any) -> Iterator[str]:
+    """The operators of a graph and of those within it, by their names without the overload."""
+    for each in module.modules():
+        if isinstance(each, torch.fx.GraphModule):
+            for node in each.graph.nodes:
+                if node.op == "call_function":
+                    yield getattr(node.target, "_opname", getattr(node.target, "__name__", ""))
 
 
 def _structure(spec: Any) -> Any:

@@ -28,6 +28,7 @@ from halimede.backends.checks import check, problems
 from halimede.backends.parameters import Settings
 from halimede.backends.texts import wrong_rows
 from halimede.backends.tflite import TRAITS
+from halimede.backends.tflite.values import may_decide
 from halimede.config.model_config import DescribedTensor, Description, Incomplete, ModelConfig
 from halimede.errors import Cause, Error, Internal, Invalid, Unavailable
 from halimede.tensors import DATATYPES, DataType, Shape
@@ -176,9 +177,10 @@ def _of_signature(interpreter: Any, signature: Signature) -> Any:
 
 
 class TfliteModel(BaseModel):
-    inline_safe = True
-
-    def __init__(self, config: ModelConfig, content: bytes, wanted: str, threads: int | None) -> None:
+    def __init__(
+        self, config: ModelConfig, content: bytes, wanted: str, threads: int | None, inline_safe: bool
+    ) -> None:
+        self.inline_safe = inline_safe
         self._config = config
         self._content = content
         self._wanted = wanted
@@ -221,11 +223,12 @@ class TfliteBackend(BaseBackend):
         """Raises Invalid if the configuration does not fit the model, Unavailable, Internal."""
         content = _content(folder, config.model_filename, config.name)
         wanted = config.parameters.get(_SIGNATURE, "")
-        signature = signature_of(open_interpreter(content, config.name, 1), config.name, wanted)
+        interpreter = open_interpreter(content, config.name, 1)
+        signature = signature_of(interpreter, config.name, wanted)
         check(config, describe(signature, config.name, config.model_filename))
         of_model = Settings(f"unable to load model '{config.name}'", config.parameters).count(_THREADS)
         of_backend = Settings("backend config of 'tflite'", self.context.settings).count(_THREADS)
-        return TfliteModel(config, content, wanted, of_model or of_backend)
+        return TfliteModel(config, content, wanted, of_model or of_backend, not may_decide(interpreter))
 
     def _described(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description:
         interpreter = open_interpreter(_content(folder, filename, asked.name), asked.name, 1)

@@ -12,6 +12,7 @@ from halimede.backends.pytorch.binding import Argument, bind_script, ordinal, sc
 from halimede.backends.pytorch.call_spec import input_names, keys_of, output_names
 from halimede.backends.pytorch.effects import UNKNOWN, Effects, effects_of
 from halimede.backends.pytorch.parameters import options_of
+from halimede.backends.pytorch.work import values_decide
 from halimede.backends.traits import Home
 from halimede.errors import Invalid
 from tests.backends.fakes import model_config, spec
@@ -133,12 +134,37 @@ def test_effects_of_a_graph(lines: str, result: str, effects: Effects) -> None:
     assert effects_of(GRAPH.format(lines=lines, result=result)) == effects
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        # Tracing writes the size of a tensor so.
+        ("  %s : int = aten::size(%x.1)\n  %t : Tensor = prim::NumToTensor(%s)\n  %n : int = aten::Int(%t)", False),
+        ("  %n : int = aten::Int(%x.1)", True),
+        ("  %l : Tensor[] = prim::ListConstruct(%x.1, %buffer)\n  %n : Scalar = aten::item(%l)", True),
+        ("  %n : int = aten::Int(%buffer)", False),
+        ("  %b : Tensor = aten::add_(%buffer, %x.1, %two)\n  %n : int = aten::Int(%buffer)", True),
+        ('   = prim::SetAttr[name="buffer"](%self, %x.1)\n  %n : int = aten::Int(%buffer)', True),
+        ('   = prim::SetAttr[name="buffer"](%self, %x.1)', False),
+        ("  %b : Tensor = aten::relu_(%x.1)\n  %c : Tensor = aten::one_hot(%b, %two)", True),
+        ("  %y : Tensor = prim::Loop(%two, %two, %buffer)\n    block0(%i : int, %v : Tensor):\n"
+         "      %n : int = aten::Int(%v)\n      -> (%two, %v)", True),
+        ("  %y : Tensor = prim::Loop(%two, %two, %buffer)\n    block0(%i : int, %v : Tensor):\n"
+         "      %n : Tensor = prim::NumToTensor(%i)\n      %m : int = aten::Int(%n)\n      -> (%two, %v)", False),
+        ("  %y : Tensor = prim::If(%two)\n    block0():\n      -> (%buffer)\n    block1():\n      -> (%x.1)\n"
+         "  %n : int = aten::Int(%y)", True),
+        ('  %y : Tensor = prim::CallFunction(%self, %x.1)', True),
+    ],
+)  # fmt: skip
+def test_values_that_decide_the_work(lines: str, expected: bool) -> None:
+    assert values_decide(GRAPH.format(lines=lines, result="x.1")) is expected
+
+
 def test_effects_behind_a_branch_are_unknown() -> None:
     lines = (
         "  %v : Tensor = prim::If(%two)\n    block0():\n      -> (%buffer)\n    block1():\n      -> (%x.1)\n"
         "  %y : Tensor = aten::add_(%v, %x.1, %two)"
     )
-    assert effects_of(GRAPH.format(lines=lines, result="y")) == UNKNOWN
+    assert effects_of(GRAPH.format(lines=lines, result="y")) == Effects(True, True, True, values_decide=False)
 
 
 def test_parameters() -> None:
