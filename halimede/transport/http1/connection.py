@@ -37,7 +37,14 @@ from halimede.transport.http1.exchange import (
 )
 from halimede.transport.http1.half_closed import HalfClosed
 from halimede.transport.http1.listener import Http1Listener
-from halimede.transport.http1.reader import BEGUN, FIELD_BYTES, SLICE_UNITS, UNMEASURED, RequestReader
+from halimede.transport.http1.reader import (
+    BEGUN,
+    FIELD_BYTES,
+    SLICE_SECONDS,
+    SLICE_UNITS,
+    UNMEASURED,
+    RequestReader,
+)
 from halimede.transport.lingering import close_flushing, close_lingering
 from halimede.transport.sockets import peer_of, unsent_bytes
 from halimede.transport.stalls import Stall, is_over
@@ -49,6 +56,10 @@ MAX_PIPELINED_REQUESTS = 16
 read. Of what was read, some more may be taken."""
 MAX_WAITING_BODY_BYTES = 1 << 20
 """Size of a body that waits for the answer to an earlier request, from which on nothing more is read."""
+MEASURED_BYTES = 1 << 10
+"""Size of a body from which on the time of its request is spent of the turn's budget, and not one unit."""
+URGENT = b"/v2/health/"
+"""Requests that ask whether the server lives do not wait for a later turn."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CUT_OFF = "the connection ended before the end of the request"
 _UNREAD, _MEMORY, _IDLE, _OTHERS, _HEAD, _BODY = "unread answer", "memory", "request", "others", "head", "body"
@@ -97,12 +108,13 @@ class Http1Connection(RequestReader):
         self._turn_due = False
         if self._closed:
             return
-        self._listener.turns.spend(SLICE_UNITS)
         self._slice_end = UNMEASURED
         try:
             if self._put_off and not self._crowded:
                 data, self._put_off = self._put_off, b""
                 self._feed(memoryview(data))
+            if self._slice_end > UNMEASURED:
+                self._spend_part_of_slice()
             # Also reads on, if nothing was put off again.
             self._next()
         except Exception:
@@ -189,7 +201,8 @@ class Http1Connection(RequestReader):
             # This is what `_is_late` does for the first request of a read. Most reads bring no other.
             if first:
                 self._slice_end = BEGUN
-            if first or not self._is_late():
+            late = not self._listener.turns.left if first else self._is_late()
+            if not late or head.target.startswith(URGENT):
                 self._hand_on(exchange)
                 return
             self._wait_for_turn()
@@ -206,11 +219,16 @@ class Http1Connection(RequestReader):
         if self._buffered.full and exchange.method == b"POST":
             self._refuse_for_memory(exchange)
             return
+        listener = self._listener
+        # Most requests are small, and cost less than a look at the clock would be worth.
+        small = len(exchange.body) < MEASURED_BYTES and not exchange.head.compressed
+        began = 0.0 if small else listener.clock()
         try:
-            self._listener.handler(exchange)
+            listener.handler(exchange)
         except Exception:
             log.exception("failed to handle %s", exchange.target)
             exchange.fail()
+        listener.turns.spend(1 if small else 1 + int((listener.clock() - began) * SLICE_UNITS / SLICE_SECONDS))
 
     def _refuse_for_memory(self, exchange: Http1Exchange) -> None:
         # Whether there is room was found out some time ago.

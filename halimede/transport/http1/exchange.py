@@ -42,7 +42,8 @@ _NO_GONE: Callable[[], None] = lambda: None  # noqa: E731
 
 @dataclass(frozen=True, slots=True)
 class Http1Head:
-    """What the head of a request says. `http10` is true for HTTP/1.0. `body_size` is 0 for a chunked body."""
+    """What the head of a request says. `http10` is true for HTTP/1.0. `body_size` is 0 for a chunked body. `compressed`
+    is true if the body has a content coding."""
 
     method: bytes
     target: bytes
@@ -50,6 +51,7 @@ class Http1Head:
     keep_alive: bool
     http10: bool
     body_size: int
+    compressed: bool = False
 
 
 class Http1Exchange:

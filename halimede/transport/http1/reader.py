@@ -5,8 +5,9 @@ straight into the buffer that the request keeps; in a large one the first tensor
 that cannot be read, or is too large, is refused while it arrives. Event-loop thread only.
 
 A turn of the loop has a limit: if the bytes of one read take `SLICE_SECONDS`, the rest waits in `_put_off` for a later
-turn. If several reads of a turn took as long, further ones bring one request each. What follows many requests that wait
-for earlier answers stays in `_put_off`, too, because requests take more memory than their bytes.
+turn. Each request and each long read spend of the budget of the turn, which all connections share. When it is spent,
+requests wait for later turns. What follows many requests that wait for earlier answers stays in `_put_off`, too,
+because requests take more memory than their bytes.
 
 The states, with the attributes that hold them:
 
@@ -46,7 +47,7 @@ MAX_CHUNKED_BYTES = (1 << 31) - 1
 SLICE_SECONDS = 0.001
 """Time that the bytes of one read may take in a turn of the loop."""
 SLICE_UNITS = 64
-"""What the rest of a read spends of the budget of a later turn."""
+"""What a read that takes that long spends of the turn's budget."""
 FIELD_BYTES = 180
 """About what a header field takes, which may have three bytes."""
 FEW_FIELDS = 64
@@ -123,11 +124,11 @@ class RequestReader(asyncio.BufferedProtocol):
         return self._listener.scratch if self._missing is None else self._missing
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._slice_end = UNMEASURED
         try:
             if self._missing is not None:
                 self._received_body(nbytes)
                 return
-            self._slice_end = UNMEASURED
             # Only between two requests can a known head begin.
             start = self._take_known(nbytes) if self._between else 0
             if start < nbytes:
@@ -136,10 +137,7 @@ class RequestReader(asyncio.BufferedProtocol):
                     self._put_off = bytes(rest)
                 else:
                     self._feed(rest)
-            # Other connections that are read in this turn get less.
-            if self._turn_due:
-                self._listener.turns.spend(SLICE_UNITS)
-            elif self._slice_end > UNMEASURED:
+            if self._slice_end > UNMEASURED:
                 self._spend_part_of_slice()
         except Exception:
             log.exception("HTTP connection closed after an internal error")
@@ -150,7 +148,7 @@ class RequestReader(asyncio.BufferedProtocol):
         # Most reads bring one request, which needs no look at the clock.
         if self._slice_end == UNMEASURED:
             self._slice_end = BEGUN
-            return False
+            return not self._listener.turns.left
         now = self._listener.clock()
         if self._slice_end == BEGUN:
             self._slice_end = now + SLICE_SECONDS if self._listener.turns.left else now
@@ -160,7 +158,7 @@ class RequestReader(asyncio.BufferedProtocol):
         """Spends the share of a slice that this read took. Without this, hundreds of connections whose reads each end
         just within their slice would add up in one turn."""
         left = self._slice_end - self._listener.clock()
-        self._listener.turns.spend(int(SLICE_UNITS * (1 - left / SLICE_SECONDS)))
+        self._listener.turns.spend(min(SLICE_UNITS, int(SLICE_UNITS * (1 - left / SLICE_SECONDS))))
 
     # Reading.
 
@@ -365,6 +363,7 @@ class RequestReader(asyncio.BufferedProtocol):
             parser.should_keep_alive() and not (chunked and length is not None),
             parser.get_http_version() == "1.0",
             int(length) if length and not chunked else 0,
+            b"content-encoding" in headers,
         )
         # A head with `Expect` is not remembered, because a known head skips this answer. HTTP/1.0 has no interim
         # answers.

@@ -236,13 +236,14 @@ def test_upload_that_could_never_arrive_is_refused_at_once() -> None:
 def test_uploads_wait_for_memory_then_go_on() -> None:
     clock, buffered = Clock(), BufferedBytes(2 * LARGE)
     first, second = (client_of(clock, buffered=buffered) for _ in range(2))
+    whole = request("POST", "/a", bytes(2 * LARGE))
     for client in (first, second):
-        client.send(request("POST", "/a", bytes(2 * LARGE))[: LARGE + 1000])
+        client.send(whole[: LARGE + 1000])
     assert not second.transport.reading
     first.lose()
     clock.advance(1)
     assert second.transport.reading
-    second.send(bytes(LARGE))
+    second.send(whole[LARGE + 1000 : -1])
     assert not second.transport.ended
 
 
