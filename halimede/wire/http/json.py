@@ -6,6 +6,7 @@ escapes in `str`. Knows no requests. Pure. Any thread.
 """
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -20,6 +21,9 @@ NESTING_LIMIT = 100
 """Depth at which Triton refuses a document."""
 NESTING_TEXT = f"JSON nesting depth exceeds maximum allowed limit ({NESTING_LIMIT})"
 
+MAX_LENIENT_BYTES = 1 << 23
+"""Bytes of a string in JSON that is not UTF-8, and of what is parsed with it. The same for NaN. Beyond: 400."""
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NUMBERS = rapidjson.NM_NATIVE | rapidjson.NM_NAN
 # The native mode is faster, but every fourth double is wrong in the last bit or two.
@@ -32,6 +36,11 @@ _AS_LETTERS = bytes(range(0x80)) + b"x" * 0x80
 # python-rapidjson needs well-formed text, so bytes that are not UTF-8 pass through it as private characters.
 _STAND_INS = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
 _FROM_STAND_INS = {stand_in: escape for escape, stand_in in _STAND_INS.items()}
+_Utf8 = getincrementaldecoder("utf-8")
+_ESCAPE = re.compile("[\udc80-\udcff]")
+_STAND_IN = re.compile("[\U0010ff80-\U0010ffff]")
+_PIECE = 1 << 15
+"""Bytes or characters that are replaced without a break for other threads, which takes up to 3 ms."""
 
 
 def read(text: Buffer, place: Callable[[int], int] | None = None) -> Any:
@@ -80,27 +89,27 @@ class _Restorer(rapidjson.Decoder):
     """Turns the private characters in strings back into surrogate escapes, and wide integers into floats."""
 
     def string(self, text: str) -> str:
-        return text.translate(_FROM_STAND_INS)
+        return _with_escapes(text)
 
     def end_array(self, elements: list[Any]) -> list[Any]:
         return list(map(_narrow, elements))
 
     def end_object(self, members: dict[str, Any]) -> dict[str, Any]:
-        return {key.translate(_FROM_STAND_INS): _narrow(value) for key, value in members.items()}
+        return {_with_escapes(key): _narrow(value) for key, value in members.items()}
 
 
 class _FirstRestorer(rapidjson.Decoder):
     """Does what `_Restorer` does, and keeps the first of equal keys."""
 
     def string(self, text: str) -> str:
-        return text.translate(_FROM_STAND_INS)
+        return _with_escapes(text)
 
     def start_object(self) -> list[tuple[str, Any]]:
         return []
 
     # Without `end_array`, which python-rapidjson does not call rightly for a list within pairs.
     def end_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        restored = [(key.translate(_FROM_STAND_INS), _narrow_all(value)) for key, value in pairs]
+        restored = [(_with_escapes(key), _narrow_all(value)) for key, value in pairs]
         members = dict(restored)
         return members if len(members) == len(restored) else RepeatedMembers(restored)
 
@@ -116,7 +125,14 @@ def _narrow(value: Any) -> Any:
 def _read_as_rapidjson(raw: bytes, place: Callable[[int], int] | None) -> Any:
     skipped = _skipped(raw)
     try:
-        rapidjson.loads(raw[skipped:].translate(_AS_LETTERS), number_mode=_NUMBERS)
+        letters = [piece.translate(_AS_LETTERS) for piece in _pieces(memoryview(raw)[skipped:])]
+        rapidjson.loads(b"".join(letters), number_mode=_NUMBERS)
+        # The parser holds the interpreter for a tenth of a second.
+        if len(raw) > MAX_LENIENT_BYTES:
+            raise Invalid(
+                f"{len(raw)} bytes of the request JSON have a string that is not UTF-8, or NaN; the largest number is "
+                f"{MAX_LENIENT_BYTES}"
+            )
         return _restored(raw, _Restorer)
     except RecursionError:
         raise Invalid(NESTING_TEXT) from None
@@ -130,8 +146,24 @@ def _skipped(raw: bytes) -> int:
 
 
 def _restored(raw: bytes, decoder: Callable[..., Callable[[str], Any]]) -> Any:
-    text = raw[_skipped(raw) :].decode("utf-8", "surrogateescape").translate(_STAND_INS)
+    # A piece may end within a character.
+    decode = _Utf8("surrogateescape").decode
+    pieces = [decode(piece) for piece in _pieces(memoryview(raw)[_skipped(raw) :])]
+    pieces.append(decode(b"", final=True))
+    text = "".join([piece.translate(_STAND_INS) if _ESCAPE.search(piece) else piece for piece in pieces])
     return decoder(number_mode=_EXACT_NUMBERS)(text)
+
+
+def _pieces(raw: memoryview) -> Iterator[bytes]:
+    return (bytes(raw[at : at + _PIECE]) for at in range(0, len(raw), _PIECE))
+
+
+def _with_escapes(text: str) -> str:
+    """Turns the private characters back into surrogate escapes."""
+    if text.isascii() or not _STAND_IN.search(text):
+        return text
+    pieces = (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
+    return "".join([piece.translate(_FROM_STAND_INS) for piece in pieces])
 
 
 def _refusal(text: str, skipped: int, place: Callable[[int], int] | None) -> Internal:
