@@ -243,16 +243,13 @@ class Engine:
         versions = [self._serving_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
         for version, statistics in zip(versions, fresh, strict=True):
             run_in_slices(count_runs(version.loaded.warmed, statistics), lambda _: None, self._loop.call_soon)
-            if self._serves(version):
+            # A ready version with this number, which it will replace.
+            if self._models.serves(version.key, version.number):
                 statistics.follow(self._statistics[version.key, version.number])  # its metrics continue (M26)
             self._statistics[version.key, version.number] = statistics
             if self._cache is not None and version.config.response_cache:
                 version.intercept_with(CacheInterceptor(self._cache, version, statistics).submit)
         return versions
-
-    def _serves(self, version: ModelVersion) -> bool:
-        """Whether a ready version has the number of this one, which will replace it."""
-        return any(each.number == version.number for each in self._models.ready_versions(version.key))
 
     def _serving_version(self, loaded: LoadedVersion, statistics: Statistics) -> ModelVersion:
         return ModelVersion(

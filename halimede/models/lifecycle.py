@@ -16,6 +16,7 @@ The states of a version, with the method of `ModelTable` that is the event:
     UNLOADING     refuse                      UNAVAILABLE    R11  in a new record, likewise
     UNAVAILABLE   loading                     LOADING        R10
     UNAVAILABLE   forget_failures             (none)         R9   its folder is gone
+    UNAVAILABLE   loading (of others)         (none)         `MAX_UNAVAILABLE_VERSIONS`
 
 A version that an ensemble uses is UNLOADING until the ensemble lets it go (`ModelVersion.retire`, `hold`, `let_go`).
 
@@ -32,6 +33,9 @@ from halimede.models.version import ModelVersion
 
 UNLOADED = "unloaded"
 """The reason of a version that was taken out of service (H110)."""
+MAX_UNAVAILABLE_VERSIONS = 1024
+"""Versions of one model that the repository index lists although they do not serve. Beyond: those that came first are
+forgotten, unloaded ones before those that could not be loaded."""
 
 
 class VersionState(Enum):
@@ -81,9 +85,23 @@ class ModelRecord:
             version.state is VersionState.UNLOADING or version.reason == UNLOADED for version in self.versions.values()
         )
 
+    def forget_oldest(self) -> None:
+        """Forgets versions that do not serve, beyond `MAX_UNAVAILABLE_VERSIONS`."""
+        found = [number for number, each in self.versions.items() if each.state is VersionState.UNAVAILABLE]
+        excess = len(found) - MAX_UNAVAILABLE_VERSIONS
+        if excess > 0:
+            # A version that could not be loaded keeps the server from being ready (H8).
+            found.sort(key=lambda number: self.versions[number].reason != UNLOADED)
+            for number in found[:excess]:
+                del self.versions[number]
+
 
 def _serves(record: ModelRecord, number: int) -> bool:
     return number in record.versions and record.versions[number].state is VersionState.READY
+
+
+def _number(version: ModelVersion) -> int:
+    return version.number
 
 
 class ModelTable:
@@ -141,7 +159,13 @@ class ModelTable:
         record = self.get(name)
         if record is None:
             return []
-        return [r.version for _, r in sorted(record.versions.items()) if r.state is VersionState.READY and r.version]
+        found = [each.version for each in record.versions.values() if each.state is VersionState.READY and each.version]
+        return sorted(found, key=_number)
+
+    def serves(self, name: str, number: int) -> bool:
+        """Whether this version is in service."""
+        record = self.get(name)
+        return record is not None and _serves(record, number)
 
     def in_service(self) -> Iterator[ModelVersion]:
         """Yields the versions in service, in any order."""
@@ -155,6 +179,8 @@ class ModelTable:
     def loading(self, key: str, numbers: Iterable[int] = (), name: str = "") -> None:
         """The model and these versions are being loaded. `name` is needed if the key is another one."""
         record = self._record(key, name)
+        # Each load may bring versions with other numbers.
+        record.forget_oldest()
         for number in numbers:
             if not _serves(record, number):  # a version that serves is shown as READY while it is loaded again
                 record.versions[number] = VersionRecord(VersionState.LOADING)

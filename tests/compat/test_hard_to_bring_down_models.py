@@ -6,6 +6,7 @@ By clients that may load models, by models, or by who writes the repository. Non
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ STEPS = 1500
 FOLDERS = 50_000
 """So many that their index took the loop 0.13 s in one turn."""
 NUMBERS = 4_000_000
+ROUNDS = 20
+"""Loads at once. So many took the loop 0.6 s in one turn."""
 
 _PYTHON = """import triton_python_backend_utils as pb_utils
 
@@ -201,6 +204,25 @@ def test_many_versions(serving: Measured) -> None:
     attacked = attack(serving, lambda: load(serving, "versions", every, [f"{i}/x" for i in range(1, 3000)]))
     assert attacked.answer[0] == 400
     assert b"2999 versions, and 512 are allowed" in attacked.answer[1]
+
+
+def test_loads_with_other_versions_each_time(serving: Measured) -> None:
+    """Each version that was unloaded stayed in the index, and each load looked at all of them for each of its own."""
+    every = identity("others", version_policy={"all": {}})
+
+    def send(round_: int) -> tuple[int, bytes]:
+        return load(serving, "others", every, [f"{i}/x" for i in range(400 * round_ + 1, 400 * round_ + 401)])
+
+    def send_all() -> list[int]:
+        with ThreadPoolExecutor(ROUNDS) as pool:
+            return [status for status, _ in pool.map(send, range(ROUNDS))]
+
+    attacked = attack(serving, send_all)
+    assert attacked.answer == [200] * ROUNDS
+    assert send(0)[0] == 200
+    listed = [each for each in json.loads(post(serving, "/v2/repository/index", b"{}")[1]) if each["name"] == "others"]
+    assert sum(each["state"] == "READY" for each in listed) == 400
+    assert len(listed) < 2000 < 400 * ROUNDS
 
 
 @pytest.mark.parametrize(("model", "status"), [("sparse_config", 500), ("sparse_labels", 400)])

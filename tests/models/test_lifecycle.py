@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from halimede.errors import Error, NotFound, Unavailable
+from halimede.models import lifecycle
 from halimede.models.lifecycle import ModelTable, VersionState
 from halimede.models.version import ModelVersion
 from tests.fakes import ManualLoop, RecordingObserver, RecordingReply
@@ -127,6 +128,48 @@ def test_versions_that_came_and_went_cost_later_ones_nothing() -> None:
         return steps
 
     assert steps_of(20) <= steps_of(1) + 20
+
+
+def test_look_at_one_version_costs_the_same_among_many() -> None:
+    """A load asks for each of its versions whether it serves."""
+
+    def steps_of(others: int) -> int:
+        table, steps = ModelTable(), 0
+        publish(table, version(1))
+        for number in range(2, others):
+            table.refuse("m", number, "Internal: broke")
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal steps
+            steps += 1
+
+        sys.setprofile(count)
+        found = table.serves("m", 1), table.serves("m", 2), table.serves("m", others), table.serves("other", 1)
+        sys.setprofile(None)
+        assert found == (True, False, False, False)
+        return steps
+
+    assert steps_of(500) == steps_of(5)
+
+
+def test_versions_that_serve_no_more_are_forgotten_if_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unloaded ones first: one that could not be loaded keeps the server from being ready (H8)."""
+    monkeypatch.setattr(lifecycle, "MAX_UNAVAILABLE_VERSIONS", 2)
+    table = ModelTable()
+    table.refuse("m", 1, "Internal: broke")
+    for number in (2, 3, 4):
+        publish(table, one := version(number), closed=table.gone)
+        assert table.find("m", -1) is one
+    table.loading("m", [5])
+    assert states(table) == {
+        1: (VersionState.UNAVAILABLE, "Internal: broke"),
+        3: (VersionState.UNAVAILABLE, "unloaded"),
+        4: (VersionState.READY, ""),
+        5: (VersionState.LOADING, ""),
+    }
+    table.refuse("m", 5, "Internal: broke too")
+    table.loading("m", [6])
+    assert set(states(table)) == {1, 4, 5, 6}
 
 
 def test_end_of_a_version_leaves_its_successor_alone() -> None:
