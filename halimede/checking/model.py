@@ -235,7 +235,9 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
         refused = any(is_of_gpus(problem.text) for problem in model.reviewed.problems)
         # Without GPUs the configuration was completed with a great number of them.
         for field, text in (
-            () if refused else refused_amounts(config, options.max_instances, options.max_warmup_samples)
+            ()
+            if refused
+            else refused_amounts(config, options.max_instances, options.max_warmup_samples, len(model.versions))
         ):
             model.add("warmup" if field == "model_warmup" else "instance-group", text, model.place)
         for text in unmet(config, backend.traits, gpus=not refused):

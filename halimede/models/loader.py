@@ -88,8 +88,9 @@ class LoadOptions:
     gpu_fallback: bool = False
     """Whether instance groups for GPUs that are not there run on the CPU."""
     max_instances: int = 1024
-    """What one configuration may ask for, and the same for `max_warmup_samples`."""
+    """What one configuration may ask for, over all its versions."""
     max_warmup_samples: int = 10_000
+    """What one configuration may ask for."""
     backend_directory: Path = Path()
     """Where the Python-based backends are (R83)."""
     on_loop: OnLoop = lambda work: work()
@@ -193,19 +194,34 @@ class LoadResult:
         return {number: error for number, error in self.versions.items() if isinstance(error, Error)}
 
 
+@dataclass(frozen=True, slots=True)
+class LoadShare:
+    """What the versions of one load share."""
+
+    versions: int
+    """How many will serve, those included that stay in service."""
+    agents: Engagement | None
+
+
 def load(
-    found: FoundModel, numbers: Sequence[int], backends: Backends, options: LoadOptions, seen: Draft | None = None
+    found: FoundModel,
+    numbers: Sequence[int],
+    backends: Backends,
+    options: LoadOptions,
+    seen: Draft | None = None,
+    kept: int = 0,
 ) -> LoadResult:
-    """Opens these versions, which an inspection found. `seen` is the configuration that it read. Never raises: the
-    result says what failed."""
+    """Opens these versions, which an inspection found. `seen` is the configuration that it read, `kept` the number of
+    versions that stay in service. Never raises: the result says what failed."""
     try:
         agents = options.agents.take(found)
     except Error as error:
         return LoadResult(found.name, dict.fromkeys(numbers, error))
     # Agents may have put the model elsewhere, decrypted for example.
     there = found if agents is None else replace(found, folder=agents.folder)
+    share = LoadShare(len(numbers) + kept, agents)
     result = LoadResult(
-        found.name, {number: _load_version(there, number, backends, options, seen, agents) for number in numbers}
+        found.name, {number: _load_version(there, number, backends, options, seen, share) for number in numbers}
     )
     if agents is not None:
         options.agents.settle(found, agents, len(result.opened), bool(result.failures))
@@ -232,7 +248,7 @@ def _load_version(
     backends: Backends,
     options: LoadOptions,
     seen: Draft | None,
-    agents: Engagement | None,
+    share: LoadShare,
 ) -> LoadedVersion | Error:
     """Tries as often as the options say (C18); returns the error of the last attempt."""
     outcome: LoadedVersion | Error = Internal("never tried")
@@ -241,7 +257,7 @@ def _load_version(
         try:
             check_wanted(options, found.name)
             # A further attempt reads the configuration again: a file may have been half written.
-            return _open_version(found, number, backends, options, None if attempt else seen, agents)
+            return _open_version(found, number, backends, options, None if attempt else seen, share)
         except Error as error:
             outcome = _without_frames(error)
         except Exception as error:
@@ -268,7 +284,7 @@ def _open_version(
     backends: Backends,
     options: LoadOptions,
     seen: Draft | None,
-    agents: Engagement | None,
+    share: LoadShare,
 ) -> LoadedVersion:
     """One attempt: complete the configuration, open the model, create its instances, warm them up. Raises whatever the
     backend does; then nothing is left open."""
@@ -276,11 +292,11 @@ def _open_version(
     log.info("loading: %s:%d", found.name, number, extra={"model": found.name, "version": number})
     draft = draft_of(found, options, seen)
     if draft.is_ensemble:  # it has no backend; the event loop gives it its members
-        return _open_ensemble(found, number, draft, options, agents)
+        return _open_ensemble(found, number, draft, options, share)
     folder, backend = find_backend(found, number, draft, backends, options)
     moved = move_to_cpu(draft, number, backend, options)
     with _advising_on_gpus(moved):
-        return _open_with(found, draft, backend, folder, options, agents, began)
+        return _open_with(found, draft, backend, folder, options, share, began)
 
 
 def _open_with(
@@ -289,7 +305,7 @@ def _open_with(
     backend: Backend,
     folder: ModelFolder,
     options: LoadOptions,
-    agents: Engagement | None,
+    share: LoadShare,
     began: float,
 ) -> LoadedVersion:
     number = folder.number
@@ -301,7 +317,7 @@ def _open_with(
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
     check_abilities(config, backend.traits)
-    check_amounts(config, options.max_instances, options.max_warmup_samples)
+    check_amounts(config, options.max_instances, options.max_warmup_samples, share.versions)
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
     wanted = places(config, options.host_policies)
     strategy = _strategy_of(config, folder, found)
@@ -332,7 +348,7 @@ def _open_with(
         states=states,
         contents=contents,
         key=found.key,
-        agents=agents,
+        agents=share.agents,
         warmed=warmed,
     )
 
@@ -351,13 +367,15 @@ def check_wanted(options: LoadOptions, name: str) -> None:
 
 
 def _open_ensemble(
-    found: FoundModel, number: int, draft: Draft, options: LoadOptions, agents: Engagement | None
+    found: FoundModel, number: int, draft: Draft, options: LoadOptions, share: LoadShare
 ) -> LoadedVersion:
     config = draft.finish()
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
     # The contents of its members are unknown here. A random digest keeps other servers from finding its responses.
     contents = os.urandom(32) if options.digests else b""
-    return LoadedVersion(number, config, NoModel(), (), labels=labels, contents=contents, key=found.key, agents=agents)
+    return LoadedVersion(
+        number, config, NoModel(), (), labels=labels, contents=contents, key=found.key, agents=share.agents
+    )
 
 
 def find_backend(
@@ -581,11 +599,13 @@ def _limiter_slots(
     """A slot for each instance that is given batches, by its index."""
     if limiter is None:
         return None
-    slots = {
-        index: Slot(demand(group, device), instances[index])
-        for index, (group, device, _) in enumerate(spread(config))
-        if not group.passive
-    }
+    demands: dict[tuple[int, int], Demand] = {}
+    slots: dict[int, Slot] = {}
+    for index, (group, device, _) in enumerate(spread(config)):
+        if not group.passive:
+            if (id(group), device) not in demands:
+                demands[id(group), device] = demand(group, device)
+            slots[index] = Slot(demands[id(group), device], instances[index])
     return LimiterSlots(limiter, slots)
 
 

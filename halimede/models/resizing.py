@@ -121,7 +121,7 @@ def load_or_resize(
     # First, because a version whose instances cannot be changed in place joins those to open.
     for number, now in kept.items():
         try:
-            change = _resize(found, number, now, backends, options, seen)
+            change = _resize(found, number, now, backends, options, seen, len(numbers))
             if change is not None:
                 resized[number] = change
         except Error as error:
@@ -136,7 +136,7 @@ def load_or_resize(
             result.versions[number] = Internal(f"{type(error).__name__}: {error}")
     # A kept version that failed is not opened again: the load fails, and the version serves on as it was.
     to_open = [number for number in numbers if number not in resized and number not in result.versions]
-    result.versions.update(load(found, to_open, backends, options, seen).versions)
+    result.versions.update(load(found, to_open, backends, options, seen, len(numbers) - len(to_open)).versions)
     return LoadOutcome(result, resized, frozenset() if before is None else _changed_since(before, found))
 
 
@@ -149,9 +149,15 @@ def _changed_since(before: Fingerprint, found: FoundModel) -> frozenset[str]:
 
 
 def _resize(
-    found: FoundModel, number: int, now: InstancesNow, backends: Backends, options: LoadOptions, seen: Draft | None
+    found: FoundModel,
+    number: int,
+    now: InstancesNow,
+    backends: Backends,
+    options: LoadOptions,
+    seen: Draft | None,
+    versions: int,
 ) -> Resized | None:
-    """None if the version must be opened again instead."""
+    """`versions` is how many will serve. None if the version must be opened again instead."""
     draft = draft_of(found, options, seen)
     _, backend = find_backend(found, number, draft, backends, options)
     # The model's files are the same, so its description is too: there is no need to ask the model for it again.
@@ -159,7 +165,7 @@ def _resize(
     move_to_cpu(draft, number, backend, options)
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
-    check_amounts(config, options.max_instances, options.max_warmup_samples)
+    check_amounts(config, options.max_instances, options.max_warmup_samples, versions)
     left = list(now.signatures)
     missing: list[tuple[InstancePlace, Signature]] = []
     for place, signature in zip(places(config, options.host_policies), _signatures(config), strict=True):

@@ -265,7 +265,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Bytes of requests and unread answers of one connection. Default: half of --max-buffered-bytes. 0: no "
             "limit of its own.",
         ),
-        Flag("max-instances", INTEGER, "1024", "Instances that one configuration may ask for."),
+        Flag("max-instances", INTEGER, "1024", "Instances that one configuration may ask for, over all its versions."),
         Flag(
             "max-warmup-samples", INTEGER, "10000",
             "Warm-up samples that one configuration may ask for, and requests in the batch of a sample.",

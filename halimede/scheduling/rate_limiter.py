@@ -15,6 +15,7 @@ docs/decisions/rate-limiter.md.
 """
 
 from bisect import insort
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -51,9 +52,12 @@ class Resource(NamedTuple):
         return self.device == _GLOBAL
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """What an instance holds while it runs. With `priority` n it runs 1/n as often as with priority 1 (S101)."""
+    """What an instance holds while it runs. With `priority` n it runs 1/n as often as with priority 1 (S101).
+
+    Instances of one group share theirs, and the limiter counts its resources once for all of them.
+    """
 
     resources: Mapping[Resource, int] = field(default_factory=lambda: MappingProxyType({}))
     priority: int = 1
@@ -78,7 +82,8 @@ class Slot:
     def __init__(self, demand: Demand, instance: object = None) -> None:
         self.demand = demand
         self.instance = instance
-        self.needs = {resource: amount for resource, amount in demand.resources.items() if amount}
+        needs = demand.resources
+        self.needs = needs if all(needs.values()) else {each: amount for each, amount in needs.items() if amount}
         self.weight = max(demand.priority, 1)
         self.runs = float(INITIAL_RUNS)
         self.state = _State.IDLE
@@ -111,7 +116,11 @@ class RateLimiter:
         self._limits = limits
         self._call_soon = call_soon
         self._slots: dict[Slot, None] = {}
-        self._amounts: Mapping[Resource, int] = {}
+        self._asked: defaultdict[Resource, Counter[int]] = defaultdict(Counter)
+        """How many slots ask for which amount of a resource."""
+        self._devices: defaultdict[str, set[int]] = defaultdict(set)
+        """By the name of a resource that is asked for, its devices."""
+        self._amounts: dict[Resource, int] = {}
         self._held: dict[Resource, int] = {}
         self._stage: list[Slot] = []
         self._orders = count(1)
@@ -124,42 +133,74 @@ class RateLimiter:
     def register(self, slots: Sequence[Slot]) -> None:
         """Adds instances, all or none. Raises Invalid if a limit is too small, or if a resource is both global and of a
         device (S103, S104)."""
+        fresh = [slot for slot in slots if slot not in self._slots]
+        self._slots.update(dict.fromkeys(fresh))
+        demands = Counter(slot.demand for slot in fresh)
+        for demand, number in demands.items():
+            for resource, amount in demand.resources.items():
+                self._asked[resource][amount] += number
+                self._devices[resource.name].add(resource.device)
         try:
-            for slot in slots:
-                self._slots[slot] = None
-                self._amounts = self._count()
+            self._count(demands)
         except Invalid:
-            self.unregister(slots)
+            self.unregister(fresh)
             raise
         self._grant_next_turn()
 
     def unregister(self, slots: Iterable[Slot]) -> None:
         """Removes instances; what they held is free."""
-        for slot in slots:
-            self.give_back(slot)
-            self._slots.pop(slot, None)
-        self._amounts = self._count()
+        gone = list(slots)
+        # Out of the stage all at once: it has all instances that wait.
+        if any(slot.waits for slot in gone):
+            leaving = set(gone)
+            self._stage = [slot for slot in self._stage if slot not in leaving]
+        for slot in gone:
+            self._free(slot)
+        self._grant_next_turn()
+        known = [slot for slot in dict.fromkeys(gone) if slot in self._slots]
+        for slot in known:
+            del self._slots[slot]
+        demands = Counter(slot.demand for slot in known)
+        for demand, number in demands.items():
+            for resource, amount in demand.resources.items():
+                asked = self._asked[resource]
+                asked[amount] -= number
+                if not asked[amount]:
+                    del asked[amount]
+        self._count(demands)
 
-    def _count(self) -> Mapping[Resource, int]:
-        """The amount of each resource."""
-        amounts: dict[Resource, int] = {}
-        for slot in self._slots:
-            for resource, amount in slot.demand.resources.items():
-                amounts[resource] = max(amounts.get(resource, 0), amount)
-        if self._limits:
-            for resource, needed in sorted(amounts.items()):
-                amounts[resource] = self._limit_of(resource)
-                if amounts[resource] < needed:
-                    raise Invalid(
-                        f'Resource count for "{resource.name}" is limited to {amounts[resource]} which will prevent '
-                        f"scheduling of one or more model instances, the minimum required count is {needed}"
-                    )
-        everywhere = {resource.name for resource in amounts if resource.is_global}
-        for name in sorted(everywhere.intersection(resource.name for resource in amounts if not resource.is_global)):
-            raise Invalid(
-                f'Resource "{name}" is present as both global and device-specific resource in the model configuration.'
-            )
-        return amounts
+    def _count(self, demands: Iterable[Demand]) -> None:
+        """Sets the amount of each resource of demands that came or went. The others stay as they are."""
+        resources = sorted({resource for demand in demands for resource in demand.resources})
+        for resource in resources:
+            needed = max(self._asked[resource], default=None)
+            if needed is None:
+                self._forget(resource)
+                continue
+            amount = self._amounts[resource] = self._limit_of(resource) if self._limits else needed
+            if amount < needed:
+                raise Invalid(
+                    f'Resource count for "{resource.name}" is limited to {amount} which will prevent '
+                    f"scheduling of one or more model instances, the minimum required count is {needed}"
+                )
+        for name in sorted({resource.name for resource in resources}):
+            devices = self._devices.get(name, ())
+            if _GLOBAL in devices and len(devices) > 1:
+                raise Invalid(
+                    f'Resource "{name}" is present as both global and device-specific resource in the model '
+                    "configuration."
+                )
+
+    def _forget(self, resource: Resource) -> None:
+        """No instance asks for the resource any more."""
+        del self._asked[resource]
+        self._amounts.pop(resource, None)
+        if not self._held.get(resource):
+            self._held.pop(resource, None)
+        devices = self._devices[resource.name]
+        devices.discard(resource.device)
+        if not devices:
+            del self._devices[resource.name]
 
     def _limit_of(self, resource: Resource) -> int:
         """The limit of a resource. For a global one it is the largest limit that any device has."""
@@ -195,11 +236,15 @@ class RateLimiter:
         """The instance neither runs nor waits any more."""
         if slot.waits:
             self._stage.remove(slot)
-        elif slot.holds:
+        self._free(slot)
+        self._grant_next_turn()
+
+    def _free(self, slot: Slot) -> None:
+        """The slot is not in the stage, and holds nothing any more."""
+        if slot.holds:
             for resource, amount in slot.needs.items():
                 self._held[resource] -= amount
         slot.state = _State.IDLE
-        self._grant_next_turn()
 
     def blockers(self, slot: Slot) -> Sequence[Slot]:
         """The slots of which one must give back its resources before this waiting one can run."""

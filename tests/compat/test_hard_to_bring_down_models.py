@@ -206,6 +206,25 @@ def test_many_versions(serving: Measured) -> None:
     assert b"2999 versions, and 512 are allowed" in attacked.answer[1]
 
 
+def test_many_versions_with_many_instances(repository: Path, tmp_path: Path) -> None:
+    """A load of 1.4 kB asked for 65,536 of them, and for each the rate limiter counted all."""
+    flags = ("--model-control-mode=explicit", "--load-model=plain", "--rate-limit=execution_count")
+    group = {"kind": "KIND_CPU", "count": 1024, "rate_limiter": {"resources": [{"name": "R", "count": 1}]}}
+    every = identity("instances", version_policy={"all": {}}, instance_group=[group])
+    with Measured(repository, tmp_path / "log", *flags) as serving:
+        serving.wait_until_live()
+        attacked = attack(serving, lambda: load(serving, "instances", every, [f"{i}/x" for i in range(1, 65)]))
+        assert attacked.answer[0] == 400
+        assert b"65536 instances (1024 in each of 64 versions), and --max-instances is 1024" in attacked.answer[1]
+
+        def send() -> list[int]:
+            loaded = load(serving, "instances", every, ["1/x"])
+            return [loaded[0], post(serving, "/v2/repository/models/instances/unload", b"{}")[0]]
+
+        assert attack(serving, send).answer == [200, 200]
+        assert serving.stop() == 0
+
+
 def test_loads_with_other_versions_each_time(serving: Measured) -> None:
     """Each version that was unloaded stayed in the index, and each load looked at all of them for each of its own."""
     every = identity("others", version_policy={"all": {}})

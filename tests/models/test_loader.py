@@ -97,6 +97,38 @@ def test_configuration_that_asks_for_too_much(tmp_path: Path, more: str, text: s
     assert not backend.log, "the model was opened"
 
 
+NEEDS = "rate_limiter { " + "".join(f'resources {{ name: "r{i}" count: 1 }} ' for i in range(100)) + "}"
+EVERY = "version_policy { all { } }"
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (
+            "instance_group { count: 400 kind: KIND_CPU }",
+            "model 'm' asks for 1200 instances (400 in each of 3 versions), and --max-instances is 1024",
+        ),
+        (
+            f"instance_group {{ count: 67 kind: KIND_CPU {NEEDS} }}",
+            "model 'm' names 20100 resources over all its instances, and 20000 are allowed",
+        ),
+        (
+            SAMPLE % (5000, 1) + "instance_group { count: 67 kind: KIND_CPU }",
+            "model 'm' asks for warm-up samples with more than 1000000 requests on all its instances",
+        ),
+        (
+            SAMPLE.replace("[ 4 ]", "[ 250000000 ]") % (1, 1),
+            "model 'm' asks for warm-up samples with more than 2147483648 bytes",
+        ),
+    ],
+)
+def test_versions_that_together_ask_for_too_much(tmp_path: Path, more: str, text: str) -> None:
+    backend = FakeBackend()
+    result = load_model(tmp_path, CONFIG + EVERY + more, backend, versions=("1", "2", "3"))
+    assert {str(error) for error in result.failures.values()} == {text}
+    assert (result.opened, backend.log) == ([], [])
+
+
 def test_amounts_that_are_just_allowed(tmp_path: Path) -> None:
     options = LoadOptions(max_instances=3, max_warmup_samples=2)
     text = CONFIG + "instance_group { count: 3 kind: KIND_CPU }" + SAMPLE % (1, 2)

@@ -110,6 +110,18 @@ def test_missing_instances_are_added(tmp_path: Path) -> None:
     assert len(rig.backend.opened) == 1
 
 
+def test_instances_of_all_versions_count(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, group(1))
+    (rig.folder / "2").mkdir()
+    (rig.folder / "config.pbtxt").write_text(CONFIG + group(600))
+    kept = {1: rig.version.instances_now()}
+    outcome = load_or_resize(rig.found, (1, 2), kept, OneBackend(rig.backend), rig.options)
+    assert {str(error) for error in outcome.result.failures.values()} == {
+        "model 'm' asks for 1200 instances (600 in each of 2 versions), and --max-instances is 1024"
+    }
+    assert outcome.resized == {}
+
+
 def test_surplus_instances_are_removed(tmp_path: Path) -> None:
     rig = Rig(tmp_path, group(3))
     assert rig.resize(group(1)) == []

@@ -1,6 +1,7 @@
 """The rate limiter by itself: amounts, turns, what holds up whom; and random histories of it against its promises."""
 
 import random
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
@@ -127,6 +128,43 @@ def test_refused_instances_leave_nothing_behind() -> None:
     with pytest.raises(Invalid):
         floor.limiter.register([Slot(Demand({R: 2})), Slot(Demand({R: 3}))])
     assert floor.run(floor.slot({R: 2}))
+
+
+def test_slots_cost_the_same_among_many() -> None:
+    """A client may load a version with a thousand instances, when others have thousands too."""
+
+    def steps_of(others: int) -> int:
+        floor, demand = Floor(), Demand({R: 1, S: 2})
+        floor.limiter.register([Slot(Demand({R: 1})) for _ in range(others)])
+        steps = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal steps
+            steps += 1
+
+        sys.setprofile(count)
+        slots = [Slot(demand) for _ in range(100)]
+        floor.limiter.register(slots)
+        for slot in slots:
+            floor.limiter.ask(slot)
+        floor.limiter.unregister(slots)
+        sys.setprofile(None)
+        return steps
+
+    assert steps_of(500) <= steps_of(1) + 20
+
+
+def test_resources_that_nobody_asks_for_are_forgotten() -> None:
+    floor = Floor({("R", EVERYWHERE): 2})
+    slot = floor.slot({R: 1})
+    assert floor.run(slot)
+    floor.limiter.unregister([slot])
+    everyone = floor.slot({EVERYONE: 2})
+    assert floor.run(everyone), "the name is free for a resource of the server"
+    floor.limiter.unregister([everyone])
+    large, small = floor.slot({R: 2}), floor.slot({R: 2})
+    assert floor.run(large)
+    assert not floor.run(small)
 
 
 def test_slots_of_a_version_come_and_go() -> None:
