@@ -87,7 +87,8 @@ class ModelVersion:
             _in_flight(loaded),
         )
         batching = config.dynamic_batching
-        self._ordering = Ordering(self._over) if batching is not None and batching.preserve_ordering else None
+        ordered = batching is not None and batching.preserve_ordering
+        self._ordering = Ordering(self._over, loop.call_soon) if ordered else None
         over = self._over if self._ordering is None else self._ordering.settled
         policy = _policy(loaded, start_at, start_backlog)
         # A sequence cannot move to another instance if its own breaks.

@@ -23,6 +23,9 @@ from halimede.scheduling.inference import Inference
 
 log = logging.getLogger(__name__)
 
+MAX_AT_ONCE = 256
+"""Kept answers that are sent in one turn of the loop."""
+
 
 class _BufferedReply:
     """The reply slot of a request that is not the first in the line.
@@ -58,25 +61,29 @@ class _BufferedReply:
         else:
             self.reply.on_writable(resume)
 
-    def open(self) -> None:
-        """Sends what was kept."""
-        while self.kept:
+    def open(self, most: int) -> int:
+        """Sends at most so many of the kept answers. Returns how many."""
+        count = min(most, len(self.kept))
+        for _ in range(count):
             answer, final = self.kept.popleft()
             try:
                 self.reply.send(answer, final)
             except Exception:
                 log.exception("sending a kept answer failed; the other requests go on")
+        return count
 
 
 class Ordering:
-    """`settled` is called with each inference that is settled and whose answers have all been sent.
+    """`settled` is called with each inference that is settled and whose answers have all been sent. `later` gets what
+    is to be done in the next turn of the loop.
 
     A request that a model makes is not ordered: it may belong to one that is before it in the line, and neither would
     ever be answered.
     """
 
-    def __init__(self, settled: Callable[[Inference], None]) -> None:
+    def __init__(self, settled: Callable[[Inference], None], later: Callable[[Callable[[], None]], object]) -> None:
         self._settled = settled
+        self._later = later
         self._line: deque[_BufferedReply] = deque()
 
     def enter(self, inference: Inference) -> None:
@@ -105,13 +112,20 @@ class Ordering:
             turn.settled = True
 
     def _next(self) -> None:
-        """Sends what the first in the line has kept, and goes on to those behind it as far as they are settled."""
+        """Sends what the first in the line has kept, and goes on to those behind it as far as they are settled. Many
+        answers take several turns of the loop. Until then those in the line keep theirs."""
+        left = MAX_AT_ONCE
         while self._line:
             turn = self._line[0]
             inference = turn.inference
             if inference is not None:
-                turn.open()
-                inference.reply = turn.reply
+                left -= turn.open(left)
+                if turn.kept:
+                    self._later(self._next)
+                    return
+                # A response from a cache has another slot once it is sent. To change it back would make a cycle.
+                if inference.reply is turn:
+                    inference.reply = turn.reply
                 if not turn.settled:
                     return
                 self._settle(inference)

@@ -1,14 +1,19 @@
 """Answers leave in the order of their requests (contract S34), whatever order they are made in."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
 from halimede.errors import Internal, TimedOut
 from halimede.requests import Answer, InferResponse, Stamp
 from halimede.scheduling.inference import Inference
-from halimede.scheduling.ordering import Ordering
+from halimede.scheduling.ordering import MAX_AT_ONCE, Ordering
 from tests.fakes import RecordingReply, inference
+
+
+def never(call: Callable[[], None]) -> None:
+    raise AssertionError("there is little to send")
 
 
 class Line:
@@ -16,7 +21,8 @@ class Line:
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.ordering = Ordering(lambda one: self.log.append(f"{one.request.id} settled"))
+        self.later: list[Callable[[], None]] = []
+        self.ordering = Ordering(lambda one: self.log.append(f"{one.request.id} settled"), self.later.append)
 
     def enter(self, name: str, then: Callable[[], None] = lambda: None) -> Inference:
         def sent(answer: Answer, final: bool) -> None:
@@ -124,7 +130,7 @@ def test_reply_slot_is_writable_while_a_request_waits_for_its_turn() -> None:
 def test_reply_slot_is_the_clients_own_again_when_its_request_is_over() -> None:
     """The engine looks at it then."""
     seen: list[object] = []
-    ordering = Ordering(lambda one: seen.append(one.reply))
+    ordering = Ordering(lambda one: seen.append(one.reply), never)
     replies = [RecordingReply() for _ in range(3)]
     several = [inference(str(i), reply) for i, reply in enumerate(replies)]
     for one in several:
@@ -134,6 +140,42 @@ def test_reply_slot_is_the_clients_own_again_when_its_request_is_over() -> None:
         one.reply.send(InferResponse("", "m", 1, []), True)
         ordering.settled(one)
     assert seen == replies
+
+
+def test_reply_slot_that_was_changed_by_its_answer_stays() -> None:
+    """A response from the cache does so. The one from before refers to the inference."""
+    line, slot = Line(), RecordingReply()
+
+    def change() -> None:
+        second.reply = slot
+
+    first, second = line.enter("a"), line.enter("b", change)
+    line.answer(second)
+    line.answer(first)
+    assert line.log == ["a", "a settled", "b", "b settled"]
+    assert second.reply is slot
+
+
+@pytest.mark.parametrize("parts", [1, 3 * MAX_AT_ONCE])
+def test_many_kept_answers_take_several_turns(parts: int) -> None:
+    line = Line()
+    first, *others = (line.enter(str(number)) for number in range(MAX_AT_ONCE * 5 // 2 // parts + 2))
+    for one in others:
+        one.times[Stamp.COMPUTE_START] = 1
+        for _ in range(parts - 1):
+            one.reply.send(InferResponse(one.request.id, "m", 1, []), False)
+        line.answer(one)
+    line.answer(first)
+    turns = [len([each for each in line.log if "settled" not in each]) - 1]
+    late = line.enter("late")
+    while line.later:
+        line.later.pop()()
+        turns.append(len([each for each in line.log if "settled" not in each]) - 1)
+    assert all(after - before <= MAX_AT_ONCE for before, after in pairwise([0, *turns]))
+    settled = [each for each in line.log if "settled" in each]
+    assert settled == [f"{number} settled" for number in range(len(others) + 1)]
+    line.answer(late)
+    assert line.log[-2:] == ["late", "late settled"]
 
 
 def test_request_that_comes_from_within_an_answer_takes_its_place_at_the_end() -> None:
@@ -170,7 +212,7 @@ def test_settled_callback_that_raises_delays_no_other_request(caplog: pytest.Log
         ended.append(one.request.id)
         raise RuntimeError("broke")
 
-    ordering = Ordering(settled)
+    ordering = Ordering(settled, never)
     several = [inference(name, RecordingReply()) for name in "abc"]
     for one in several:
         ordering.enter(one)
