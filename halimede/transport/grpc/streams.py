@@ -64,6 +64,10 @@ MAX_INFLATED_ON_LOOP_BYTES = 1 << 16
 takes 200 ms and is for another thread."""
 INFLATE_UNITS = 16
 """What decompression on the loop spends of the turn's budget of messages."""
+MEASURED_BYTES = 1 << 10
+"""Size of a message from which on the time of its call is spent of the turn's budget, and not one unit."""
+UNIT_NS = 16_000
+"""Nanoseconds of the loop that one unit of the budget stands for."""
 EXPIRY_UNITS = 2
 """What the end of a call at its deadline spends of the turn's budget of messages."""
 CALL_BYTES = 1 << 12
@@ -348,12 +352,21 @@ class UnaryCall(CallStream):
             return
         rpc = self._head.rpc
         assert isinstance(rpc, Unary)
+        budget = self._server.message_budget
+        # Each of thousands of connections can bring one call. Health checks do not wait.
+        if not budget.left and not rpc.small:
+            budget.wait(partial(self._serve, message))
+            return
+        # Most messages are small, and cost less than a look at the clock would be worth.
+        began = monotonic_ns() if len(message) >= MEASURED_BYTES else 0
         try:
             cancel = rpc.handler(message, self)
         except Exception:
             log.exception("gRPC handler failed")
             self.finish(UNKNOWN, "internal error")
             return
+        finally:
+            budget.spend(1 + (monotonic_ns() - began) // UNIT_NS if began else 1)
         if not self._finished:
             # The handler may have answered already. There is nothing to cancel then.
             self._cancel = cancel
