@@ -63,7 +63,7 @@ def mlp() -> nn.Module:
 
 
 def traced(module: nn.Module) -> Any:
-    return torch.jit.trace(module, GIVEN, check_trace=False)  # type: ignore[no-untyped-call]
+    return torch.jit.trace(module, GIVEN, check_trace=False)
 
 
 def scripted(module: nn.Module) -> Any:

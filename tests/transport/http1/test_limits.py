@@ -3,9 +3,11 @@
 import pytest
 
 from halimede.transport.buffered_bytes import CONNECTION_FULL, FULL, MAX_WAIT_SECONDS, BufferedBytes
+from halimede.transport.http1.connection import MEASURED_BYTES
 from halimede.transport.http1.exchange import Http1Exchange
 from halimede.transport.http1.listener import MAX_FIELDS, MAX_HEAD_BYTES, Http1Limits, Http1Listener
 from halimede.transport.http1.reader import FIELD_BYTES, SLICE_SECONDS, SMALL_PART_BYTES
+from halimede.transport.message_budget import MAX_MESSAGES_PER_TURN
 from halimede.transport.stalls import TimeLimits
 from tests.transport.http1_fakes import Client, chunked, echo, request
 from tests.transport.http2_bench import Clock
@@ -201,6 +203,36 @@ def test_reads_that_end_within_their_slice_share_a_turn() -> None:
         for client in clients:
             client.deliver()
     assert all(len(client.answers) == 9 for client in clients)
+
+
+@pytest.mark.parametrize("fields", [(), ("Content-Encoding: gzip",)], ids=["large", "compressed"])
+def test_single_requests_of_many_connections_take_turns(fields: tuple[str, ...]) -> None:
+    clock, handled = Clock(), list[bytes]()
+    listener = slow_handler(clock, handled)
+    clients = [Client(listener=listener) for _ in range(200)]
+    whole = request("POST", "/0", bytes(1 if fields else MEASURED_BYTES), *fields)
+    for client in clients:
+        client.send(whole)
+    # The turn has four slices, and a request takes a tenth of one.
+    assert 30 <= len(handled) <= 45
+    clients[0].send(request("GET", "/v2/health/live"))
+    assert handled[-1] == b"/v2/health/live"
+    while len(handled) <= 200:
+        before = len(handled)
+        clock.advance(0)
+        assert len(handled) <= before + 45
+    assert all(client.answers for client in clients)
+
+
+def test_small_requests_of_many_connections_take_turns() -> None:
+    clock, exchanges = Clock(), list[Http1Exchange]()
+    listener = Http1Listener(exchanges.append, clock.call_later, clock=clock.time)
+    clients = [Client(listener=listener) for _ in range(300)]
+    for client in clients:
+        client.send(request("POST", "/a", b"small"))
+    assert len(exchanges) == MAX_MESSAGES_PER_TURN
+    clock.advance(0)
+    assert len(exchanges) == 300
 
 
 def test_chunks_of_one_byte_take_turns() -> None:
