@@ -14,6 +14,7 @@ from halimede.console.files import with_guard
 from halimede.console.target import About, Readings
 from halimede.errors import Error, Internal, Unavailable
 from halimede.tensors import Buffer
+from halimede.transport.buffered_bytes import BufferedBytes
 from halimede.transport.http1.exchange import Http1AnswerStream, Http1Exchange
 from halimede.transport.http1.headers import Headers
 
@@ -123,6 +124,10 @@ class RelayedExchange:
     def memory_is_short(self) -> bool:
         return self._exchange.memory_is_short
 
+    @property
+    def buffered(self) -> BufferedBytes:
+        return self._exchange.buffered
+
     def hold(self, size: int) -> None:
         self._exchange.hold(size)
 
@@ -149,6 +154,7 @@ class Question:
         self.target = path
         self.headers = Headers()
         self.body: Buffer = b""
+        self.buffered = BufferedBytes()
         self.on_gone: Callable[[], None] = lambda: None
         self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 

@@ -1,12 +1,14 @@
 """Counts the bytes that the server holds for its clients.
 
-These are large requests, from their arrival until they are freed, and answers that clients do not read.
+These are large requests, from their arrival until they are freed, and answers: large ones while they are written as
+JSON or compressed, and those that clients do not read.
 
 | bytes held | what happens |
 | --- | --- |
 | below the limit | nothing |
 | the limit or more | connections that receive large requests wait; after `MAX_WAIT_SECONDS` those are refused |
 | the limit or more | new requests are refused, except small ones that ask and change nothing |
+| the limit or more | large answers are not written as JSON, nor compressed: their clients are refused too |
 
 A connection has a limit too, its share. At this limit the connection waits, and its new large requests are refused.
 
@@ -65,7 +67,7 @@ class BufferedBytes:
             self.full = self.held >= self.limit
 
     def give(self, count: int) -> None:
-        """The bytes are freed. Any thread."""
+        """The bytes are freed. Any thread. A negative count takes bytes; `full` tells it when `held` was asked for."""
         self._given.append(count)
 
     def is_full(self) -> bool:

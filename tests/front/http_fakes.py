@@ -7,6 +7,7 @@ from typing import Any
 from halimede.errors import Error
 from halimede.front.http.service import HttpService
 from halimede.tensors import Buffer
+from halimede.transport.buffered_bytes import BufferedBytes
 from halimede.transport.http1.headers import Headers
 from tests.front.fakes import FakePort
 
@@ -73,6 +74,7 @@ class FakeExchange:
         self.failed = 0
         self.held = 0
         self.memory_is_short = False
+        self.buffered = BufferedBytes()
 
     def hold(self, size: int) -> None:
         self.held = size

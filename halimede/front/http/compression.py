@@ -7,7 +7,8 @@ given to `Offload`.
 from collections.abc import Sequence
 
 from halimede.errors import Error
-from halimede.front.http.handling import JSON, Answerable, ExchangeWrapper, run_offloaded, status_of
+from halimede.front.http.handling import JSON, Answerable, ExchangeWrapper, status_of
+from halimede.front.http.made_bytes import make_offloaded
 from halimede.front.offload import Offload
 from halimede.tensors import Buffer
 from halimede.wire.http.compression import (
@@ -79,4 +80,6 @@ class _CompressingExchange(ExchangeWrapper[Answerable]):
         if size <= MAX_DEFLATED_ON_LOOP_BYTES:
             done(compress(body, self._coding))
         else:
-            run_offloaded(self._offload, self._exchange, lambda: compress(body, self._coding), done, size=size)
+            make_offloaded(
+                self._offload, self._exchange, lambda _: compress(body, self._coding), done, size=size, expected=size
+            )

@@ -7,6 +7,7 @@ another thread.
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from halimede.engine_port import EnginePort, ModelInfo, ModelMetadata
@@ -30,12 +31,14 @@ from halimede.front.http.handling import (
     status_of,
 )
 from halimede.front.http.load_report import LOAD_FORMAT, LoadReportingExchange
+from halimede.front.http.made_bytes import make_offloaded
 from halimede.front.offload import Offload
 from halimede.front.tracing import traced, undecoded
 from halimede.requests import Answer, InferRequest, InferResponse, Reply, Resume
 from halimede.traces import UNTRACED, Sampler
-from halimede.wire.http.generate import NOT_ONE, data_bytes, decode_generate, encode_generate, event
+from halimede.wire.http.generate import NOT_ONE, data_bytes, decode_generate, encode_generate, event, text_bytes
 from halimede.wire.http.infer import encode_error, parse_version
+from halimede.wire.http.json_data import uncounted
 
 log = logging.getLogger(__name__)
 
@@ -133,11 +136,11 @@ class HttpGenerate:
             exchange.on_gone = partial(cancel, self._port, key, "HTTP", request.model_name, request.id)
 
 
-def _encode(answer: InferResponse | Error) -> _Encoded:
+def _encode(answer: InferResponse | Error, made: Callable[[int], None] = uncounted) -> _Encoded:
     """Encodes a response. Never raises: the client gets an answer even if the model answers nonsense."""
     if isinstance(answer, InferResponse):
         try:
-            return 200, encode_generate(answer)
+            return 200, encode_generate(answer, made)
         except Error as error:
             answer = error
         except Exception:
@@ -196,8 +199,14 @@ class GenerateReply(ABC):
             answer, final = self._queue.popleft()
             if isinstance(answer, InferResponse) and (size := data_bytes(answer)) > OFFLOAD_BYTES:
                 self._encoding = True
-                run_offloaded(
-                    self._offload, self._exchange, partial(_encode, answer), partial(self._encoded, final), size=size
+                make_offloaded(
+                    self._offload,
+                    self._exchange,
+                    partial(_encode, answer),
+                    partial(self._encoded, final),
+                    size=size,
+                    # Its pieces are joined twice.
+                    expected=2 * text_bytes(answer),
                 )
             else:
                 writable = self._deliver(None if answer is None else _encode(answer), final)

@@ -43,6 +43,7 @@ from halimede.identities.guard import Caller
 from halimede.identities.roles import Right
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import Buffer, HostMemory
+from halimede.transport.buffered_bytes import BufferedBytes
 from halimede.transport.http1.headers import Headers
 from halimede.wire.http import infer as wire
 from halimede.wire.http.json import encode, quote
@@ -123,6 +124,11 @@ class Answerable(Protocol):
         """Whether the client has gone."""
         ...
 
+    @property
+    def buffered(self) -> BufferedBytes:
+        """The bytes that the server holds for all clients."""
+        ...
+
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
 
     def fail(self) -> None:
@@ -151,6 +157,10 @@ class ExchangeWrapper(ABC, Generic[Inner]):
     @property
     def gone(self) -> bool:
         return self._exchange.gone
+
+    @property
+    def buffered(self) -> BufferedBytes:
+        return self._exchange.buffered
 
     def fail(self) -> None:
         self._exchange.fail()

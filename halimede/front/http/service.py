@@ -38,12 +38,13 @@ from halimede.front.http.handling import (
     status_of,
 )
 from halimede.front.http.load_report import LOAD_FORMAT, LoadReportingExchange
+from halimede.front.http.made_bytes import make_offloaded
 from halimede.front.http.pages import HttpPages
 from halimede.front.http.shared_memory import HttpSharedMemory
 from halimede.front.metrics import MetricsScrapes
 from halimede.front.offload import Offload
 from halimede.front.tracing import traced, undecoded
-from halimede.requests import Answer, InferRequest, Reply, Resume
+from halimede.requests import Answer, InferRequest, InferResponse, Reply, Resume
 from halimede.tensors import STRINGS_PER_TURN, Buffer
 from halimede.traces import UNTRACED, Sampler
 from halimede.transport.buffered_bytes import FULL
@@ -347,14 +348,7 @@ class InferReply:
             self._exchange.respond(status_of(answer), JSON, (wire.encode_error(answer),))
         # Writing much JSON would hold the loop.
         elif not self._form.only_binary and (size := wire.json_bytes(answer, self._form)) > OFFLOAD_BYTES:
-            response = answer
-            run_offloaded(
-                self._offload,
-                self._exchange,
-                lambda: wire.encode_infer(response, self._form),
-                self._encoded,
-                size=size,
-            )
+            self._encode_elsewhere(answer, size)
         else:
             try:
                 body, head_length = wire.encode_infer(answer, self._form)
@@ -367,6 +361,17 @@ class InferReply:
             else:
                 self._respond(body, head_length)
         return True
+
+    def _encode_elsewhere(self, answer: InferResponse, size: int) -> None:
+        form = self._form
+        make_offloaded(
+            self._offload,
+            self._exchange,
+            lambda made: wire.encode_infer(answer, form, made),
+            self._encoded,
+            size=size,
+            expected=wire.text_bytes(answer, form),
+        )
 
     def on_writable(self, resume: Resume) -> None:
         """Never called: `send` takes the only answer, and always says that it is writable."""

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from halimede.tensors import Buffer
-from halimede.transport.buffered_bytes import FULL, MAX_WAIT_SECONDS, BufferedShare
+from halimede.transport.buffered_bytes import FULL, MAX_WAIT_SECONDS, BufferedBytes, BufferedShare
 from halimede.transport.buffers import MIN_REUSED_BYTES
 from halimede.transport.http1.exchange import (
     JOIN_BYTES,
@@ -308,6 +308,10 @@ class Http1Connection(RequestReader):
     @property
     def memory_is_short(self) -> bool:
         return self._buffered.full
+
+    @property
+    def buffered(self) -> BufferedBytes:
+        return self._buffered
 
     def hold(self, exchange: Http1Exchange, size: int) -> None:
         # If it is not the current one, it was answered, or the client has gone.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from halimede.tensors import Buffer
+from halimede.transport.buffered_bytes import BufferedBytes
 from halimede.transport.http1.headers import Headers
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,11 @@ class Http1Exchange:
         """Whether the server held as many bytes as it may when it last looked. Any thread."""
         return self._connection.memory_is_short
 
+    @property
+    def buffered(self) -> BufferedBytes:
+        """The bytes that the server holds for all clients."""
+        return self._connection.buffered
+
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         """Answers with a whole body. Later answers are ignored. `fields` are complete header lines, written before
         Content-Length; without any, the answer has the content type text/plain. `body` is written without being copied
@@ -121,6 +127,8 @@ class AnsweringConnection(Protocol):
     def peer(self) -> str: ...
     @property
     def memory_is_short(self) -> bool: ...
+    @property
+    def buffered(self) -> BufferedBytes: ...
 
     def hold(self, exchange: Http1Exchange, size: int) -> None: ...
 

@@ -4,7 +4,7 @@ H134).
 Knows of the model only the inputs that its metadata name. Pure. Any thread.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from halimede.requests import InferRequest, InferResponse, refuse_large_paramete
 from halimede.tensors import BF16, BYTES, FP16, Buffer, HostMemory, Shape, Tensor, frame_strings, has_many_strings
 from halimede.wire.http import json
 from halimede.wire.http.admin import check_size
-from halimede.wire.http.json_data import INT64_MAX, pack_data, write_data
+from halimede.wire.http.json_data import INT64_MAX, pack_data, text_bytes_of, uncounted, write_data
 from halimede.wire.http.json_slices import JsonArray, outline
 
 NESTED: Final = "parameters"
@@ -141,9 +141,9 @@ def _shape(info: TensorInfo, count: int) -> Shape:
 # Responses.
 
 
-def encode_generate(response: InferResponse) -> bytes:
+def encode_generate(response: InferResponse, made: Callable[[int], None] = uncounted) -> bytes:
     """Returns a flat object with its keys sorted by their bytes. Of equal names the first in the order of the code
-    counts (H134). Raises Error as the JSON of an inference does (H39)."""
+    counts (H134). Raises Error as the JSON of an inference does (H39). Calls `made` as `encode_infer` does."""
     members: dict[str, bytes] = {"id": _quoted(response.id)} if response.id else {}
     members["model_name"] = _quoted(response.model_name)
     members["model_version"] = b'"%d"' % response.model_version
@@ -154,13 +154,13 @@ def encode_generate(response: InferResponse) -> bytes:
             )
         members.setdefault(name, json.encode(json.write(value)))
     for tensor in response.outputs:
-        members.setdefault(tensor.name, _data(tensor))
+        members.setdefault(tensor.name, _data(tensor, made))
     return b"{%b}" % b",".join([b"%b:%b" % (_quoted(name), members[name]) for name in sorted(members, key=json.encode)])
 
 
-def _data(tensor: Tensor) -> bytes:
+def _data(tensor: Tensor, made: Callable[[int], None]) -> bytes:
     """Returns the elements as a flat array, or a single element without an array."""
-    data = write_data(tensor)
+    data = write_data(tensor, made)
     return data[1:-1] if prod(tensor.shape) == 1 else data
 
 
@@ -171,6 +171,11 @@ def _quoted(text: str) -> bytes:
 def data_bytes(response: InferResponse) -> int:
     """Returns how many bytes of tensors become JSON. That decides which thread encodes them."""
     return sum(tensor.memory.byte_size for tensor in response.outputs)
+
+
+def text_bytes(response: InferResponse) -> int:
+    """Returns about how many bytes of JSON the tensors become."""
+    return sum(map(text_bytes_of, response.outputs))
 
 
 def event(body: Buffer) -> tuple[Buffer, ...]:

@@ -5,7 +5,7 @@ heads are remembered in parsed form.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -25,7 +25,7 @@ from halimede.tensors import (
 )
 from halimede.wire.http import json
 from halimede.wire.http.head import InferHead, ResponseForm, read_head
-from halimede.wire.http.json_data import INT64_MAX, write_data, write_slices
+from halimede.wire.http.json_data import INT64_MAX, text_bytes_of, uncounted, write_data, write_slices
 
 __all__ = [
     "ResponseForm",
@@ -38,6 +38,7 @@ __all__ = [
     "json_bytes",
     "parse_header_length",
     "parse_version",
+    "text_bytes",
 ]
 
 # Path and headers.
@@ -204,18 +205,20 @@ _LONG_DATA_BYTES: Final = 1 << 16
 """Size of an output whose JSON is written and sent in parts."""
 
 
-def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
+def encode_infer(
+    response: InferResponse, form: ResponseForm, made: Callable[[int], None] = uncounted
+) -> tuple[list[Buffer], int | None]:
     """Returns the body as buffers (JSON, then binary outputs), and the value of Inference-Header-Content-Length, None
-    without binary outputs (H43 to H45). Raises Error (H39)."""
+    without binary outputs (H43 to H45). Raises Error (H39). Calls `made` with the size of each piece of large JSON."""
     # Parameters differ between responses, so their JSON is not remembered.
     if response.parameters or len(response.outputs) > _MAX_KNOWN_OUTPUTS:
-        return _encode_mixed(response, form)
+        return _encode_mixed(response, form, made)
     listed, binary = form.listed, form.binary
     buffers: list[Buffer] = [b""]
     outputs_key: tuple[tuple[str, DataType, Shape, int], ...] = ()
     for tensor in response.outputs:
         if not listed.get(tensor.name, binary):
-            return _encode_mixed(response, form)
+            return _encode_mixed(response, form, made)
         memory = tensor.memory
         size = memory.byte_size
         outputs_key += ((tensor.name, tensor.datatype, tensor.shape, size),)
@@ -238,7 +241,9 @@ def _binary_head(model_name: str, model_version: int, outputs: Sequence[tuple[st
     return b'{%b"outputs":[%b]}' % (_response_head(model_name, model_version), b",".join(written))
 
 
-def _encode_mixed(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
+def _encode_mixed(
+    response: InferResponse, form: ResponseForm, made: Callable[[int], None]
+) -> tuple[list[Buffer], int | None]:
     """Encodes any response, with binary and JSON outputs. Returns what `encode_infer` returns."""
     listed, binary = form.listed, form.binary
     head = _response_head(response.model_name, response.model_version)
@@ -262,7 +267,7 @@ def _encode_mixed(response: InferResponse, form: ResponseForm) -> tuple[list[Buf
         elif memory.byte_size > _LONG_DATA_BYTES:
             # Joining large data would copy them.
             is_long = True
-            parts += (b'%b%b"data":' % (comma, head), *write_slices(tensor), b"}")
+            parts += (b'%b%b"data":' % (comma, head), *write_slices(tensor, made), b"}")
         else:
             parts.append(b'%b%b"data":%b}' % (comma, head, write_data(tensor)))
         comma = b","
@@ -286,6 +291,12 @@ def json_bytes(response: InferResponse, form: ResponseForm) -> int:
         if not listed.get(tensor.name, binary):
             size += tensor.memory.byte_size
     return size
+
+
+def text_bytes(response: InferResponse, form: ResponseForm) -> int:
+    """Returns about how many bytes of JSON these tensors become."""
+    listed, binary = form.listed, form.binary
+    return sum([text_bytes_of(tensor) for tensor in response.outputs if not listed.get(tensor.name, binary)])
 
 
 @lru_cache(maxsize=1024)

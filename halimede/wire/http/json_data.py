@@ -279,7 +279,22 @@ def _elements(data: list[Any], too_deep: str) -> Iterator[Any]:
 # To JSON.
 
 
-def write_data(tensor: Tensor) -> bytes:
+_MOST_TEXT: Final = {"BOOL": 6, "UINT8": 4, "INT8": 5, "INT16": 4, "FP32": 7, "FP64": 4}
+"""The most bytes of JSON for each byte of a tensor, with the comma."""
+_MOST_OTHER_TEXT: Final = 3
+
+
+def text_bytes_of(tensor: Tensor) -> int:
+    """Returns how many bytes of JSON an output becomes at most; for strings, if they have no escapes."""
+    each = 1 if tensor.datatype is BYTES else _MOST_TEXT.get(tensor.datatype.name, _MOST_OTHER_TEXT)
+    return each * tensor.memory.byte_size
+
+
+def uncounted(size: int) -> None:
+    """Takes the sizes of pieces that need not be counted."""
+
+
+def write_data(tensor: Tensor, made: Callable[[int], None] = uncounted) -> bytes:
     """Returns the `data` array of an output, always flat. Raises Invalid for FP16 and BF16 (H39), and Internal if the
     bytes do not fill the shape."""
     datatype = tensor.datatype
@@ -291,15 +306,17 @@ def write_data(tensor: Tensor) -> bytes:
         if view.nbytes == form.size:
             values = form.unpack(view)
             return json.write_doubles(values) if form.floats else orjson.dumps(values)
-    return b"".join(write_slices(tensor))
+    return b"".join(write_slices(tensor, made))
 
 
-def write_slices(tensor: Tensor) -> list[Buffer]:
-    """Returns what `write_data` returns, in parts. Lets other threads run while it writes a large output."""
+def write_slices(tensor: Tensor, made: Callable[[int], None] = uncounted) -> list[Buffer]:
+    """Returns what `write_data` returns, in parts. Lets other threads run while it writes a large output. Calls `made`
+    with the size of each part."""
     kind = _KINDS.get(tensor.datatype)
     parts: list[Buffer] = []
     for part in _string_slices(tensor) if kind is None else _number_slices(tensor, kind):
         parts.append(part)
+        made(len(part))
         if len(part) >= _YIELD_BYTES:
             sleep(0)
     # An empty output has no slices.

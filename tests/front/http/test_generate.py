@@ -15,6 +15,7 @@ from halimede.front.http.handling import JSON, OFFLOAD_BYTES
 from halimede.front.http.service import HttpService
 from halimede.requests import Answer, InferResponse
 from halimede.tensors import BYTES, FP16, INT32, HostMemory, Tensor
+from halimede.transport.buffered_bytes import FULL, BufferedBytes
 from halimede.transport.http1.listener import Http1Listener
 from halimede.wire.http.generate import NOT_ONE
 from tests.fakes import FakeMemory
@@ -256,6 +257,17 @@ def test_of_endless_responses_nothing_is_kept(rig: Rig) -> None:
     assert exchange.streams == []
     inference.reply.send(None, True)
     assert whole(exchange) == (200, JSON, [NOT_ONE])
+
+
+@pytest.mark.parametrize("target", [ONE, STREAM])
+def test_large_answer_beyond_the_limit_is_refused(rig: Rig, target: str) -> None:
+    exchange = ask(rig, target)
+    exchange.buffered = BufferedBytes(1)
+    exchange.buffered.take(1)
+    rig.port.inferences[0].reply.send(large(1), True)
+    rig.offload.run()
+    assert exchange.stream.status == 503
+    assert FULL.encode() in b"".join(exchange.stream.parts)
 
 
 # Events.

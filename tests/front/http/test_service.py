@@ -57,6 +57,7 @@ from halimede.tensors import (
     array_of,
     tensor_of,
 )
+from halimede.transport.buffered_bytes import FULL, BufferedBytes
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig
 
 BODY = b'{"inputs":[{"name":"INPUT0","shape":[2],"datatype":"INT32","data":[1,2]}]}'
@@ -549,6 +550,19 @@ def test_large_json_answer_is_written_on_another_thread() -> None:
     rig.offload.run()
     assert exchange.status == 200
     assert len(json.loads(exchange.body_sent)["outputs"][0]["data"]) == OFFLOAD_BYTES // 4 + 1
+
+
+def test_large_json_answers_beyond_the_limit_are_refused() -> None:
+    rig, buffered = Rig(), BufferedBytes(3 * OFFLOAD_BYTES)
+    exchanges = [infer(rig) for _ in range(3)]
+    for exchange, inference in zip(exchanges, rig.port.inferences, strict=True):
+        exchange.buffered = buffered
+        inference.reply.send(large_response(), True)
+    for _ in exchanges:
+        rig.offload.run()
+    assert [exchange.status for exchange in exchanges] == [200, 503, 503]
+    assert json.loads(exchanges[1].body_sent) == {"error": FULL}
+    assert buffered.held == 0
 
 
 def test_large_answer_followed_by_the_end_is_the_answer() -> None:

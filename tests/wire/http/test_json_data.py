@@ -21,7 +21,7 @@ from halimede.tensors import (
     join_bytes,
     split_bytes,
 )
-from halimede.wire.http.json_data import pack_data, write_data
+from halimede.wire.http.json_data import pack_data, text_bytes_of, write_data
 
 SIGNED = "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"
 UNSIGNED = "Unable to parse 'data': attempt to access JSON non-unsigned-integer as unsigned-integer"
@@ -320,3 +320,20 @@ def test_shape_of_many_dimensions() -> None:
     shape = (1,) * 1000
     assert pack_data("INPUT0", FP32, shape, [2.5]) == struct.pack("<f", 2.5)
     assert write_data(tensor("FP32", shape, struct.pack("<f", 2.5))) == b"[2.5]"
+
+
+@pytest.mark.parametrize("datatype", ["BOOL", "INT8", "UINT16", "INT32", "UINT64", "FP32", "FP64"])
+@pytest.mark.parametrize("seed", range(3))
+def test_text_of_numbers_is_not_longer_than_expected(datatype: str, seed: int) -> None:
+    raw = np.random.default_rng(seed).bytes(1 << 16)
+    raw = bytes(len(raw)) if datatype == "BOOL" else raw
+    made = tensor(datatype, (len(raw) // DATATYPES[datatype].size,), raw)
+    assert text_bytes_of(made) // 3 < len(write_data(made)) <= text_bytes_of(made) + 2
+
+
+def test_pieces_of_large_data_are_counted() -> None:
+    sizes: list[int] = []
+    made = tensor("INT32", (1 << 17,), bytes(1 << 19))
+    text = write_data(made, sizes.append)
+    assert len(sizes) > 8
+    assert sum(sizes) == len(text) - 1

@@ -1,0 +1,75 @@
+"""Attacks by answers: small requests whose answers are large, or have very many parts.
+
+Each test has the form of the attack, and checks the longest turn of the event loop, the delay of others, and memory.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from zlib import compress
+
+import pytest
+
+from halimede.transport.buffered_bytes import FULL
+from tests.compat.measured import LIMIT, Measured, attack, post
+from tests.compat.serving import write_model
+
+MIB = 1 << 20
+HELD_BYTES = 128 * MIB
+VALUES = 8 * MIB
+"""Of BOOL: `false,` is six bytes of JSON."""
+CLIENTS = 24
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    folder = tmp_path_factory.mktemp("answers")
+    models = folder / "models"
+    for name, datatype in (("bool", "BOOL"), ("bytes", "BYTES"), ("fp64", "FP64")):
+        write_model(models, name, datatype)
+    with Measured(models, folder / "server.log", f"--max-buffered-bytes={HELD_BYTES}") as made:
+        yield made.wait_until_live()
+        assert made.stop() == 0
+
+
+def compressed(datatype: str, count: int, data: bytes, **output: object) -> tuple[bytes, dict[str, str]]:
+    """Returns the body of a compressed inference whose answer is JSON, and its headers."""
+    parameters = {"binary_data_size": len(data)}
+    tensor = {"name": "INPUT0", "shape": [count], "datatype": datatype, "parameters": parameters}
+    head = json.dumps({"inputs": [tensor], "outputs": [{"name": "OUTPUT0", "parameters": output}]}).encode()
+    length = {"Inference-Header-Content-Length": str(len(head)), "Content-Encoding": "deflate"}
+    return compress(head + data, 1), length
+
+
+def test_json_answers_that_are_not_read(serving: Measured) -> None:
+    """Each request of 37 kB became an answer of 48 MiB, whatever the server held."""
+    body, fields = compressed("BOOL", VALUES, bytes(VALUES))
+    lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
+    request = f"POST /v2/models/bool/infer HTTP/1.1\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    def send() -> int:
+        with ExitStack() as stack:
+            for _ in range(CLIENTS):
+                client = stack.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.connect(("127.0.0.1", serving.http_port))
+                client.sendall(request)
+            time.sleep(6.0)
+            return serving.memory()
+
+    found = attack(serving, send, turns=False)
+    assert found.peak < 3 * HELD_BYTES
+    # Those that come when the memory is free again are served.
+    end = time.monotonic() + LIMIT
+    while (answer := post(serving, "/v2/models/bool/infer", body, **named(fields)))[0] == 503:
+        assert FULL.encode() in answer[1]
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert answer[0] == 200
+    assert answer[1].count(b"false") == VALUES
+
+
+def named(fields: dict[str, str]) -> dict[str, str]:
+    return {name.replace("-", "_"): value for name, value in fields.items()}
