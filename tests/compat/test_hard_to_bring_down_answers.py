@@ -21,6 +21,7 @@ HELD_BYTES = 128 * MIB
 VALUES = 8 * MIB
 """Of BOOL: `false,` is six bytes of JSON."""
 CLIENTS = 24
+STRINGS = 400_000
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,15 @@ def test_json_answers_that_are_not_read(serving: Measured) -> None:
         time.sleep(0.1)
     assert answer[0] == 200
     assert answer[1].count(b"false") == VALUES
+
+
+def test_json_answer_of_many_strings(serving: Measured) -> None:
+    """Each string became three parts of the answer. A connection with more than a million parts was closed."""
+    body, fields = compressed("BYTES", STRINGS, (b"\x50\0\0\0" + b"a" * 80) * STRINGS)
+    found = attack(serving, lambda: post(serving, "/v2/models/bytes/infer", body, **named(fields)))
+    status, answer = found.answer
+    assert status == 200
+    assert answer.count(b'"' + b"a" * 80 + b'"') == STRINGS
 
 
 def named(fields: dict[str, str]) -> dict[str, str]:

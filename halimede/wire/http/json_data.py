@@ -360,18 +360,33 @@ def _string_slices(tensor: Tensor) -> Iterator[Buffer]:
     try:
         for elements in string_slices(view):
             found += len(elements)
-            if sum(map(len, elements)) <= json.LONG_BYTES:
-                yield b","
-                yield memoryview(json.write_strings(elements))[1:-1]
-                continue
-            for element in elements:
-                yield b',"'
-                yield from json.escaped_slices(element)
-                yield b'"'
+            for some in _short_of(elements):
+                if len(some) > 1 or len(some[0]) <= json.LONG_BYTES:
+                    yield b","
+                    yield memoryview(json.write_strings(some))[1:-1]
+                else:
+                    yield b',"'
+                    yield from json.escaped_slices(some[0])
+                    yield b'"'
     except Invalid:
         raise _unfilled(tensor) from None
     if found != expected:
         raise _unfilled(tensor)
+
+
+def _short_of(elements: list[bytes]) -> Iterator[list[bytes]]:
+    """Yields strings in groups of at most `LONG_BYTES`. A longer one is a group of its own.
+
+    An answer in millions of parts would not be sent: the transport makes one buffer of each, and closes the connection.
+    """
+    begin = size = 0
+    for at, element in enumerate(elements):
+        size += len(element)
+        if size > json.LONG_BYTES and at > begin:
+            yield elements[begin:at]
+            begin, size = at, len(element)
+    if elements:
+        yield elements[begin:]
 
 
 def _unfilled(tensor: Tensor) -> Error:

@@ -21,7 +21,7 @@ from halimede.tensors import (
     join_bytes,
     split_bytes,
 )
-from halimede.wire.http.json_data import pack_data, text_bytes_of, write_data
+from halimede.wire.http.json_data import pack_data, text_bytes_of, write_data, write_slices
 
 SIGNED = "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"
 UNSIGNED = "Unable to parse 'data': attempt to access JSON non-unsigned-integer as unsigned-integer"
@@ -263,6 +263,15 @@ def test_shape_too_large(shape: Shape, words: str) -> None:
 def test_numbers_written(datatype: str, values: list[object], text: bytes) -> None:
     raw = np.array(values, DATATYPES[datatype].numpy).tobytes()
     assert write_data(tensor(datatype, (len(values),), raw)) == text
+
+
+@pytest.mark.parametrize("sizes", [(66, 20_000), (66, 1 << 19, 66), (1 << 18, 1, 1 << 18), (), (3 << 18,)])
+def test_long_strings_are_written_in_few_parts(sizes: tuple[int, ...]) -> None:
+    """The transport cannot send an answer of more than a million parts."""
+    strings = [b"a" * 66] * 20_000 if sizes == (66, 20_000) else [b"b" * size for size in sizes]
+    parts = write_slices(tensor("BYTES", (len(strings),), join_bytes(strings)))
+    assert orjson.loads(b"".join(parts)) == [string.decode() for string in strings]
+    assert len(parts) < 30
 
 
 def test_strings_written() -> None:
