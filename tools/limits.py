@@ -52,7 +52,10 @@ FLAGS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Seconds in which a client reads nothing of its answer.",
             "The client is disconnected.",
         ),
-        "max-instances": ("Instances of one configuration, over all versions, groups and GPUs.", "The load fails: 400."),
+        "max-instances": (
+            "Instances of one configuration, over all versions, groups and GPUs.",
+            "The load fails: 400.",
+        ),
         "max-warmup-samples": (
             "Warm-up samples of one configuration, and requests in the batch of a sample.",
             "The load fails: 400.",

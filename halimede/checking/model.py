@@ -24,10 +24,10 @@ from halimede.checking.problems import Problem
 from halimede.checking.stray_files import stray_files
 from halimede.config import (
     Draft,
+    LabelFiles,
     ModelConfig,
     VersionPolicy,
     agents_of,
-    read_labels,
     version_renames,
     versions_to_load,
 )
@@ -372,9 +372,10 @@ def _review_files(model: ModelReview, folder: Path) -> None:
 
 
 def _review_labels(model: ModelReview, config: ModelConfig | None) -> None:
+    files = LabelFiles(model.found.folder, model.found.name)
     for spec in config.outputs if config is not None else ():
         try:
-            labels = read_labels(model.found.folder, spec, model.found.name)
+            labels = files.of(spec)
         except Error as error:
             model.add("labels", str(error), model.place)
             continue

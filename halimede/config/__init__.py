@@ -20,7 +20,8 @@ The topics have the values, checks and compilation of one part each: `batching`,
 
 from halimede.config.batching import LATENCY_TARGET_PARAMETER, DynamicBatching, QueuePolicy
 from halimede.config.compiling import with_decoupling
-from halimede.config.draft import AgentSpec, ConfiguredAgents, Draft, agents_of, read, read_labels, read_override
+from halimede.config.draft import AgentSpec, ConfiguredAgents, Draft, agents_of, read, read_override
+from halimede.config.labels import LabelFiles
 from halimede.config.model_config import (
     BatchDimension,
     CompletionRules,
@@ -51,6 +52,7 @@ __all__ = [
     "Incomplete",
     "InstanceGroup",
     "InstanceKind",
+    "LabelFiles",
     "ModelConfig",
     "Profile",
     "QueuePolicy",
@@ -63,7 +65,6 @@ __all__ = [
     "agents_of",
     "meant_version",
     "read",
-    "read_labels",
     "read_override",
     "version_renames",
     "versions_to_load",

@@ -1,9 +1,9 @@
-"""Reads the configuration, repository agents and labels of a model's folder. Leads a configuration from its file to the
-frozen ModelConfig of a load.
+"""Reads the configuration and repository agents of a model's folder. Leads a configuration from its file to the frozen
+ModelConfig of a load.
 
 `read` makes a Draft. The load completes it from the model file, and `finish` compiles it. A Draft wraps the protobuf
-message, which only `checking` sees outside this room. Only `read`, `agents_of` and `read_labels` read files.
-Synchronous; a draft belongs to one load and one thread at a time.
+message, which only `checking` sees outside this room. Only `read` and `agents_of` read files. Synchronous; a draft
+belongs to one load and one thread at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ from halimede.config.completion import (
     fill_instance_groups,
     lacks_tensors,
 )
-from halimede.config.files import MAX_CONFIG_BYTES, MAX_LABEL_BYTES, mode_of, read_whole
+from halimede.config.files import MAX_CONFIG_BYTES, mode_of, read_whole
 from halimede.config.identify import ENSEMBLE, complete_backend
-from halimede.config.model_config import Description, Incomplete, ModelConfig, TensorSpec
+from halimede.config.model_config import Description, Incomplete, ModelConfig
 from halimede.config.rendering import json_text
 from halimede.config.states import check_states
 from halimede.config.versions import VersionPolicy, version_policy_of
-from halimede.errors import Internal, Invalid, Unsupported
+from halimede.errors import Internal, Invalid
 
 _ENVIRONMENT = "EXECUTION_ENV_PATH"
 """The parameter with the packed environment of a Python model."""
@@ -83,27 +83,6 @@ def agents_of(folder: Path, *, config_name: str = "", override: str | None = Non
         for agent in message.model_repository_agents.agents
     )
     return ConfiguredAgents(specs, json_text(message)) if specs else _NO_AGENTS
-
-
-def read_labels(folder: Path, spec: TensorSpec, model: str) -> tuple[str, ...]:
-    """The labels of an output, one per line of its file (R27, R47); none if the configuration names no file.
-
-    `folder` is the model's directory. Bytes that are not UTF-8 are kept as surrogate escapes. Raises Unsupported for a
-    file outside `folder`, Internal for one that cannot be read.
-    """
-    if not spec.label_filename:
-        return ()
-    # Joined as text, like Triton: `folder / name` would leave the model for an absolute name.
-    path = Path(f"{folder}/{spec.label_filename}")
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise Unsupported(
-            f"label file path '{path}' for output '{spec.name}' in model '{model}' is outside model directory"
-        )
-    try:
-        text = read_whole(path, MAX_LABEL_BYTES).decode(errors="surrogateescape")
-    except OSError as error:
-        raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
-    return tuple(text.removesuffix("\n").split("\n")) if text else ()
 
 
 def read(folder: Path, *, config_name: str = "", strict: bool = False) -> "Draft":

@@ -11,8 +11,6 @@ _NOTHING_THERE = frozenset({ENOENT, ENOTDIR, EBADF, ELOOP})
 
 MAX_CONFIG_BYTES = 4 << 20
 """Bytes of a `config.pbtxt`. Beyond: the load fails."""
-MAX_LABEL_BYTES = 16 << 20
-"""Bytes of a file of labels. Beyond: the load fails."""
 MAX_FILE_BYTES = 2 << 30
 """Bytes of another file of a model that is read whole, such as the data of a warm-up sample. Beyond: the load fails."""
 

@@ -183,8 +183,8 @@ def _texts(values: npt.NDArray[Any], count: int, labels: Sequence[str]) -> Itera
     known = len(labels)
     for place, value in zip(places.ravel().tolist(), chosen, strict=True):
         text = f"{value}:{place}" if isinstance(value, int) else f"{_number(value)}:{place}"
-        if place < known and labels[place]:
-            text = f"{text}:{labels[place]}"
+        if place < known and (label := labels[place]):
+            text = f"{text}:{label}"
         yield text.encode("utf-8", "surrogateescape")
 
 

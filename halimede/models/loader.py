@@ -26,9 +26,9 @@ from halimede.config import (
     Description,
     Draft,
     InstanceGroup,
+    LabelFiles,
     ModelConfig,
     read,
-    read_labels,
     read_override,
 )
 from halimede.config.files import is_directory
@@ -201,6 +201,7 @@ class LoadShare:
     versions: int
     """How many will serve, those included that stay in service."""
     agents: Engagement | None
+    labels: LabelFiles
 
 
 def load(
@@ -219,7 +220,7 @@ def load(
         return LoadResult(found.name, dict.fromkeys(numbers, error))
     # Agents may have put the model elsewhere, decrypted for example.
     there = found if agents is None else replace(found, folder=agents.folder)
-    share = LoadShare(len(numbers) + kept, agents)
+    share = LoadShare(len(numbers) + kept, agents, LabelFiles(there.folder, found.name))
     result = LoadResult(
         found.name, {number: _load_version(there, number, backends, options, seen, share) for number in numbers}
     )
@@ -318,7 +319,7 @@ def _open_with(
     config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
     check_abilities(config, backend.traits)
     check_amounts(config, options.max_instances, options.max_warmup_samples, share.versions)
-    labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
+    labels = {spec.name: share.labels.of(spec) for spec in config.outputs}
     wanted = places(config, options.host_policies)
     strategy = _strategy_of(config, folder, found)
     states = states_for(config, found.folder)
@@ -370,7 +371,7 @@ def _open_ensemble(
     found: FoundModel, number: int, draft: Draft, options: LoadOptions, share: LoadShare
 ) -> LoadedVersion:
     config = draft.finish()
-    labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
+    labels = {spec.name: share.labels.of(spec) for spec in config.outputs}
     # The contents of its members are unknown here. A random digest keeps other servers from finding its responses.
     contents = os.urandom(32) if options.digests else b""
     return LoadedVersion(

@@ -329,12 +329,13 @@ class ModelVersion:
         self.loaded.close(self.instances)
 
     def forget(self) -> None:
-        """Lets go of the closed model and its instances, so that their memory is free at once. The version itself is
-        part of cycles, and Python's collector never looks at objects that were there when the server had started."""
+        """Lets go of the closed model, its instances and its labels, so that their memory is free at once. The version
+        itself is part of cycles, and Python's collector never looks at objects that were there when the server had
+        started."""
         self.instances.clear()
         self._supervised.clear()
         self._self_assessing.clear()
-        self.loaded = replace(self.loaded, model=NoModel(), instances=())
+        self.loaded = replace(self.loaded, model=NoModel(), instances=(), labels={})
 
     def _over(self, inference: Inference) -> None:
         self.held -= 1

@@ -244,6 +244,29 @@ def test_loads_with_other_versions_each_time(serving: Measured) -> None:
     assert len(listed) < 2000 < 400 * ROUNDS
 
 
+@pytest.mark.parametrize(("line", "status"), [(b"ab\n", 400), (b"a label of some length\n", 200)])
+def test_labels_of_many_outputs(serving: Measured, line: bytes, status: int) -> None:
+    """They were read for each output, became a string for each line, and were left after an unload."""
+    tensor = {"data_type": "TYPE_INT32", "dims": [-1]}
+    labelled = identity(
+        "labelled",
+        input=[{"name": f"INPUT{i}", **tensor} for i in range(6)],
+        output=[{"name": f"OUTPUT{i}", "label_filename": "labels", **tensor} for i in range(6)],
+    )
+    labels = base64.b64encode(line * (15 * MB // len(line))).decode()
+    parameters = {"config": json.dumps(labelled), "file:1/x": "", "file:labels": labels}
+    body = json.dumps({"parameters": parameters}).encode()
+    attacked = attack(serving, lambda: post(serving, "/v2/repository/models/labelled/load", body))
+    assert attacked.answer[0] == status
+    assert (b"have more than 1000000 lines" in attacked.answer[1]) is (status == 400)
+    assert attacked.peak < ALLOWED_MEMORY
+    before = serving.memory()
+    post(serving, "/v2/repository/models/labelled/unload", b"{}")
+    if status == 200:
+        serving.until_logged("successfully unloaded 'labelled' version 1")
+        serving.until(lambda: serving.memory() < before - 15 * MB, "kept the labels")
+
+
 @pytest.mark.parametrize(("model", "status"), [("sparse_config", 500), ("sparse_labels", 400)])
 def test_huge_file(serving: Measured, model: str, status: int) -> None:
     attacked = attack(serving, lambda: load(serving, model))

@@ -8,7 +8,7 @@ import pytest
 
 from halimede import config
 from halimede.checking.configuration import review
-from halimede.config import TensorSpec, agents_of, read_labels
+from halimede.config import LabelFiles, TensorSpec, agents_of
 from halimede.config.files import read_whole
 from halimede.errors import Internal
 from halimede.tensors import FP32
@@ -95,7 +95,7 @@ def test_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
 
 def test_labels_that_are_a_pipe_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "labels.txt")
-    error = within(lambda: read_labels(tmp_path, TensorSpec("O", FP32, (2,), label_filename="labels.txt"), "m"))
+    error = within(lambda: LabelFiles(tmp_path, "m").of(TensorSpec("O", FP32, (2,), label_filename="labels.txt")))
     assert isinstance(error, Internal)
     assert REFUSED in str(error)
 

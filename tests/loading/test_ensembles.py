@@ -275,7 +275,8 @@ def test_labels_come_from_the_member(tmp_path: Path) -> None:
         options = options_for(tmp_path, {**MODELS, "b": labelled})
         (tmp_path / "b" / "l.txt").write_text("zero\none\n")
         async with running(options) as engine:
-            assert engine.models.find("e", -1).loaded.labels == {"OUTPUT0": ("zero", "one")}
+            labels = engine.models.find("e", -1).loaded.labels
+            assert {name: list(lines) for name, lines in labels.items()} == {"OUTPUT0": ["zero", "one"]}
 
     run(scenario)
 

@@ -129,6 +129,16 @@ def test_versions_that_together_ask_for_too_much(tmp_path: Path, more: str, text
     assert (result.opened, backend.log) == ([], [])
 
 
+def test_labels_are_read_once_for_all_versions(tmp_path: Path) -> None:
+    text = CONFIG.replace('name: "y"', 'name: "y" label_filename: "labels"') + EVERY
+    folder = repository(tmp_path, {"m": text}, ("1", "2")) / "m"
+    (folder / "labels").write_text("cat\ndog\n")
+    result = load_found(FoundModel("m", folder), OneBackend(FakeBackend()), LoadOptions())
+    first, second = (opened(result, number).labels["y"] for number in (1, 2))
+    assert first is second
+    assert list(first) == ["cat", "dog"]
+
+
 def test_amounts_that_are_just_allowed(tmp_path: Path) -> None:
     options = LoadOptions(max_instances=3, max_warmup_samples=2)
     text = CONFIG + "instance_group { count: 3 kind: KIND_CPU }" + SAMPLE % (1, 2)

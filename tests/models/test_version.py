@@ -103,6 +103,14 @@ def test_version_is_healthy_while_one_instance_is() -> None:
     version.close()
 
 
+def test_closed_version_keeps_neither_model_nor_labels() -> None:
+    opened = replace(loaded(config_of(spec("x", "INT32", [-1]))), labels={"y": ["cat"]})
+    version = ModelVersion(opened, ManualLoop(), RecordingObserver(), lambda one: None)
+    version.close()
+    version.forget()
+    assert (version.instances, version.loaded.instances, version.loaded.labels) == ([], (), {})
+
+
 def with_a_passive_one() -> LoadedVersion:
     groups = [InstanceGroup("m_0", InstanceKind.CPU, passive=True), InstanceGroup("m_1", InstanceKind.CPU)]
     config = config_of(spec("x", "INT32", [-1]), groups=groups)
