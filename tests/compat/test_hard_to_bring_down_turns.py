@@ -4,9 +4,7 @@ Each test has the form of the attack, and checks the longest turn of the event l
 """
 
 import json
-import resource
 import socket
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,8 +14,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from tests.compat.measured import LIMIT, Measured, attack, post
 from tests.compat.serving import write_model
-from tests.compat.test_hard_to_bring_down_transport import connection, head
-from tests.transport.http2_wire import data, headers, message
+from tests.compat.test_hard_to_bring_down_transport import head
+from tests.transport.http2_wire import PREFACE, data, headers, message, settings
 
 CLIENTS = 500
 LONG = 60 << 20
@@ -73,15 +71,17 @@ def test_one_call_on_each_of_many_connections(serving: Measured) -> None:
 
     def send() -> None:
         with ExitStack() as stack:
-            clients = [stack.enter_context(connection(serving)) for _ in range(CLIENTS // 2)]
+            address = "127.0.0.1", serving.grpc_port
+            clients = [stack.enter_context(socket.create_connection(address, LIMIT)) for _ in range(CLIENTS // 2)]
             for client in clients:
-                client.sendall(b"".join([headers(1, head("ModelInfer")), *parts]))
+                client.sendall(b"".join([PREFACE, settings(), headers(1, head("ModelInfer")), *parts]))
             for client in clients:
-                assert client.recv(1)
-            time.sleep(3.0)
+                taken = 0
+                while taken < 32_000:  # the values of the answer
+                    part = client.recv(1 << 16)
+                    assert part
+                    taken += len(part)
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
     attack(serving, send)
 
 

@@ -139,12 +139,13 @@ class Http1Listener:
         `waiting` is called at once, and each second after that, with the seconds and the connections that are left.
         """
         self._empty = asyncio.Event()
-        left = timeout
-        while self.connections and left > 0:
+        # A wait of a second takes longer while threads hold the interpreter.
+        now = asyncio.get_running_loop().time
+        end = now() + timeout
+        while self.connections and (left := end - now()) > 0:
             waiting(left, len(self.connections))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._empty.wait(), min(left, 1.0))
-            left -= 1.0
 
     def abort(self) -> None:
         for connection in list(self.connections):

@@ -32,7 +32,7 @@ faults (section 5.1).
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -233,7 +233,7 @@ class Http2Connection(FrameReader, Generic[H]):
         self._timers.close()
         self.stop_reading()
         streams, self._streams = self._streams, {}
-        self._lose_some(iter(streams.values()))
+        self._lose_some(list(streams.values()))
         # These refer back to the connection, which would keep its memory until the garbage collector runs.
         self.out.release()
         self._small_share.set(0)
@@ -250,14 +250,14 @@ class Http2Connection(FrameReader, Generic[H]):
         self._unhold(_UNREAD)
         self._flush()
 
-    def _lose_some(self, streams: Iterator[Http2Stream]) -> None:
-        """Ends streams of a lost connection, the others in later turns of the loop: a thousand take milliseconds."""
-        for number, stream in enumerate(streams, 1):
-            self._lose(stream)
-            if number >= SLICE_UNITS:
-                self._listener.turns.spend(SLICE_UNITS)
-                self._listener.turns.wait(partial(self._lose_some, streams))
-                return
+    def _lose_some(self, streams: list[Http2Stream]) -> None:
+        """Ends streams of a lost connection, many of them in later turns of the loop: a thousand take milliseconds."""
+        turns = self._listener.turns
+        while streams and turns.left:
+            turns.spend(1)
+            self._lose(streams.pop())
+        if streams:
+            turns.wait(partial(self._lose_some, streams))
 
     # DATA.
 
@@ -684,8 +684,7 @@ class Http2Connection(FrameReader, Generic[H]):
         self.out.put_control(goaway(self._last_id, fault.code, fault.text))
         self.stop_reading()
         streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            self._lose(stream)
+        self._lose_some(list(streams.values()))
         self._close()
 
     def abort_calls(self) -> None:

@@ -5,13 +5,17 @@ from collections.abc import Callable
 
 import pytest
 
+from halimede.transport.message_budget import MAX_MESSAGES_PER_TURN
 from tests.transport.http2_peer import Bench, Peer, request
 from tests.transport.http2_wire import (
     DEFAULT_WINDOW,
+    END_HEADERS,
     PREFACE,
     Setting,
+    Type,
     continuation,
     data,
+    frame,
     headers,
     message,
     priority_fields,
@@ -155,6 +159,26 @@ def test_client_gone_with_many_calls_in_every_state() -> None:
     peer.lose()
     assert [opened.cancels for opened in bench.service.opened] == [1] * 20
     bench.others_work()
+
+
+@pytest.mark.parametrize("how", ["gone", "breaks a rule"])
+def test_many_calls_end_in_several_turns(how: str) -> None:
+    bench = Bench()
+    peers = [bench.peer() for _ in range(2)]
+    for peer in peers:
+        for _ in range(MAX_MESSAGES_PER_TURN):
+            peer.call("/t/Keep", b"x", end=False)
+    for peer in peers:
+        if how == "gone":
+            peer.protocol.connection_lost(None)
+        else:
+            raw = frame(Type.PUSH_PROMISE, END_HEADERS, 1, bytes(4))
+            peer.protocol.get_buffer(-1)[: len(raw)] = raw
+            peer.protocol.buffer_updated(len(raw))
+    cancels = [opened.cancels for opened in bench.service.opened]
+    assert 0 < sum(cancels) <= MAX_MESSAGES_PER_TURN
+    bench.clock.run()
+    assert [opened.cancels for opened in bench.service.opened] == [1] * len(cancels)
 
 
 def test_service_answers_after_the_client_has_gone() -> None:
