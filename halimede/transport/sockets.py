@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.errors import Unavailable
-from halimede.transport.handshakes import Handshakes
+from halimede.transport.tls_turns import TlsPort
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ async def serve_at(
     loop = asyncio.get_running_loop()
     sock = listening_socket(address, port, reuse_port)
     if tls is not None:
-        connect = Handshakes(loop, tls, connect).connect
+        connect = TlsPort(loop, tls, connect).connect
     # asyncio's own loop accepts all waiting connections in one turn. uvloop accepts one.
     if not isinstance(loop, asyncio.BaseEventLoop):
         connect = _BurstAcceptor(loop, sock, connect).connect
