@@ -269,12 +269,30 @@ def aligned_array_of(tensor: Tensor) -> npt.NDArray[Any]:
 
 def _array_in(tensor: Tensor, view: memoryview) -> npt.NDArray[Any]:
     if tensor.datatype is BYTES:
-        elements = np.empty(prod(tensor.shape), dtype=object)
-        elements[:] = split_bytes(view, len(elements))
-        return elements.reshape(tensor.shape)
+        return _strings_in(view, prod(tensor.shape)).reshape(tensor.shape)
     if view.nbytes != prod(tensor.shape) * tensor.datatype.size:
         raise Invalid(f"tensor '{tensor.name}' has {view.nbytes} bytes, which do not fill {shape_text(tensor.shape)}")
     return np.ndarray(tensor.shape, tensor.datatype.numpy, view)
+
+
+def _strings_in(view: memoryview, count: int) -> npt.NDArray[Any]:
+    strings = np.empty(count, dtype=object)
+    if count <= STRINGS_PER_TURN:
+        strings[:] = split_bytes(view, count)
+        return strings
+    found = 0
+    # Of many strings a list would be assigned without a break for other threads.
+    for some in string_slices(view):
+        begin, found = found, found + len(some)
+        if found <= count:
+            strings[begin:found] = some
+    if found != count:
+        raise _other_count(found, count)
+    return strings
+
+
+def _other_count(found: int, expected: int) -> Invalid:
+    return Invalid(f"{found} strings where {expected} are expected")
 
 
 def tensor_of(name: str, datatype: DataType, array: npt.NDArray[Any]) -> Tensor:
@@ -287,7 +305,7 @@ def tensor_of(name: str, datatype: DataType, array: npt.NDArray[Any]) -> Tensor:
         raise Internal(f"tensor '{name}' of type {datatype} needs an array of {datatype.numpy}, got {array.dtype}")
     if datatype is BYTES:
         try:
-            joined = join_bytes(array.reshape(-1).tolist())
+            joined = _join_array(array.reshape(-1))
         except TypeError:
             raise Internal(f"tensor '{name}' of type BYTES has an element that is neither bytes nor str") from None
         return Tensor(name, datatype, array.shape, HostMemory(joined))
@@ -318,6 +336,17 @@ def join_bytes(elements: Sequence[bytes | str]) -> bytes:
     # In slices, because the parts of an empty string take ten times as much memory as the string.
     for at in range(0, len(elements), STRINGS_PER_TURN):
         parts.append(_joined(elements[at : at + STRINGS_PER_TURN]))
+        sleep(0)
+    return b"".join(parts)
+
+
+def _join_array(flat: npt.NDArray[Any]) -> bytes:
+    """Does what `join_bytes` does, and makes no list of all elements."""
+    if len(flat) <= STRINGS_PER_TURN:
+        return _joined(flat.tolist())
+    parts: list[bytes] = []
+    for at in range(0, len(flat), STRINGS_PER_TURN):
+        parts.append(_joined(flat[at : at + STRINGS_PER_TURN].tolist()))
         sleep(0)
     return b"".join(parts)
 
@@ -391,7 +420,7 @@ def split_bytes(view: Buffer, expected: int) -> list[bytes]:
         sleep(0)
         at = _split_some(view, at, elements)
     if len(elements) != expected:
-        raise Invalid(f"{len(elements)} strings where {expected} are expected")
+        raise _other_count(len(elements), expected)
     return elements
 
 

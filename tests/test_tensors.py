@@ -17,6 +17,7 @@ from halimede.tensors import (
     FP32,
     INT16,
     SMALL_BYTES,
+    STRINGS_PER_TURN,
     UINT8,
     DataType,
     HostMemory,
@@ -231,3 +232,17 @@ def test_tensor_of_an_array_with_another_dtype_is_refused() -> None:
         with pytest.raises(Internal) as raised:
             tensor_of("x", datatype, array)
         assert str(raised.value) == text
+
+
+@pytest.mark.parametrize("count", [STRINGS_PER_TURN, STRINGS_PER_TURN + 1, 3 * STRINGS_PER_TURN])
+@pytest.mark.parametrize("more", [-1, 0, 1, STRINGS_PER_TURN])
+def test_array_of_many_strings(count: int, more: int) -> None:
+    elements = [b"%d" % i for i in range(count + more)]
+    tensor = Tensor("x", BYTES, (count,), HostMemory(join_bytes(elements)))
+    if more:
+        with pytest.raises(Invalid, match=f"{count + more} strings where {count} are expected"):
+            array_of(tensor)
+        return
+    array = array_of(tensor)
+    assert array.tolist() == elements
+    assert bytes(tensor_of("x", BYTES, array).memory.host()) == bytes(tensor.memory.host())

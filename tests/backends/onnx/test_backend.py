@@ -14,7 +14,7 @@ import pytest
 
 from halimede.backends.api import Placement
 from halimede.backends.onnx.backend import OnnxModel, OnnxRuntimeBackend
-from halimede.backends.onnx.instance import OnnxInstance
+from halimede.backends.onnx.instance import MAX_TEXTS, OnnxInstance
 from halimede.config.model_config import (
     InstanceGroup,
     InstanceKind,
@@ -26,7 +26,7 @@ from halimede.config.model_config import (
 from halimede.config.sequencing import Control, ControlKind, DirectStrategy, SequenceBatching
 from halimede.errors import Internal, Invalid, Unsupported
 from halimede.platform.hosts import HostPolicy, available_cores
-from halimede.tensors import DATATYPES, FP32
+from halimede.tensors import DATATYPES, FP32, STRINGS_PER_TURN
 from tests.backends import onnx_models
 from tests.backends.fakes import (
     FakeBatch,
@@ -229,6 +229,25 @@ def test_text_that_is_not_utf8_fails_only_its_own_request(bench: Bench) -> None:
         2: ["é".encode(), b""],
     }
     assert not got.scattered
+
+
+def test_too_many_texts_fail_only_their_own_request(bench: Bench) -> None:
+    config = model_config([spec("x", "BYTES", [-1])], [spec("y", "BYTES", [-1])], 8)
+    few, many = np.full((1, 2), b"a", object), np.full((1, MAX_TEXTS + 1), b"", object)
+    requests = [request({"x": ("BYTES", array)}, ["y"], 1) for array in (few, many)]
+    got = bench.run(onnx_models.identity("BYTES", ["batch", "n"]), config, *requests)
+    assert {i: type(error) for i, error in got.failed.items()} == {1: Invalid}
+    assert (
+        got.failed[1].message == f"inputs of model 'm' have {MAX_TEXTS + 1} strings; the largest number is {MAX_TEXTS}"
+    )
+    assert as_bytes(got.scattered_to[0]["y"]) == [b"a", b"a"]
+
+
+def test_many_texts(bench: Bench) -> None:
+    config = model_config([spec("x", "BYTES", [-1])], [spec("y", "BYTES", [-1])])
+    given = np.array([b"%d" % i for i in range(2 * STRINGS_PER_TURN + 3)], dtype=object)
+    got = bench.run(onnx_models.identity("BYTES", ["n"]), config, request({"x": ("BYTES", given)}, ["y"]))
+    assert as_bytes(got.scattered["y"]) == given.tolist()
 
 
 def test_text_that_is_not_utf8_without_batching(bench: Bench) -> None:
