@@ -46,14 +46,18 @@ class SharedAnswers:
         self._left = SLICE_SECONDS
         self._due = False
         self._busy = False
+        self._telling = False
+        """Whether clients get their answers. One that asks again from within must not be answered one level deeper."""
 
     def ask(self, query: Query[Any], done: Done) -> None:
         self._waiting.setdefault(query, []).append(done)
-        if not self._busy:
+        if self._telling:
+            self._renew()
+        elif not self._busy:
             self._answer_some()
 
     def _answer_some(self) -> None:
-        while self._waiting and self._left > 0 and not self._busy:
+        while self._waiting and self._left > 0 and not (self._busy or self._telling):
             query = next(iter(self._waiting))
             waiting = self._waiting.pop(query)
             left, began, self._busy = self._left, self._clock(), True
@@ -87,6 +91,9 @@ class SharedAnswers:
             self._renew()
 
     def _tell_some(self) -> None:
+        if self._telling:
+            return  # the call that tells them goes on with those that were added
+        self._telling = True
         while self._untold and self._left > 0:
             done, answer = self._untold.popleft()
             began = self._clock()
@@ -95,5 +102,6 @@ class SharedAnswers:
             except Exception:
                 log.exception("failed to hand on an answer")
             self._left -= self._clock() - began
+        self._telling = False
         if self._untold or self._left <= 0:
             self._renew()

@@ -132,6 +132,21 @@ def test_one_who_fails_does_not_keep_the_answer_from_others(caplog: pytest.LogCa
     assert "failed to hand on an answer" in caplog.text
 
 
+def test_client_that_asks_again_when_it_is_told_is_answered_no_deeper() -> None:
+    bench, times = Bench(0), 5_000
+
+    def told(answer: Any) -> None:
+        bench.told.append(answer)
+        if len(bench.told) < times:
+            bench.shared.ask(ALL, told)
+
+    for _ in range(3):
+        bench.shared.ask(ALL, told)
+    while bench.turns:
+        bench.turn()
+    assert len(bench.told) >= times
+
+
 def test_those_who_share_an_answer_are_told_in_turns() -> None:
     """Writing an answer about many models to its client takes milliseconds."""
     bench = Bench(0.0, later=True)

@@ -244,12 +244,14 @@ class Http1Connection(RequestReader):
             return
         self._handing_on = True
         self._slice_end = UNMEASURED
-        while self._waiting and self._current is None and not self._write_paused:
-            if self._is_late():
-                self._wait_for_turn()
-                break
-            self._hand_on(self._waiting.popleft())
-        self._handing_on = False
+        try:
+            while self._waiting and self._current is None and not self._write_paused:
+                if self._is_late():
+                    self._wait_for_turn()
+                    break
+                self._hand_on(self._waiting.popleft())
+        finally:
+            self._handing_on = False
         # Half, so that reading does not stop and go on with each request.
         if len(self._waiting) <= MAX_PIPELINED_REQUESTS // 2:
             self._crowded = False
