@@ -47,7 +47,7 @@ class GrpcOfCallers:
 
     def _of_callers(self, path: str, rpc: Unary | Bidirectional) -> Unary | Bidirectional:
         if isinstance(rpc, Unary):
-            return replace(rpc, handler=partial(self._call, path))
+            return replace(rpc, handler=partial(self._call, path), admit=self._admit)
         return replace(rpc, open=partial(self._open, path))
 
     def _call(self, path: str, message: Buffer, call: GrpcCall) -> Cancel | None:
@@ -58,6 +58,13 @@ class GrpcOfCallers:
         rpc = service.rpcs[path]
         assert isinstance(rpc, Unary)
         return rpc.handler(message, call)
+
+    def _admit(self, call: GrpcCall) -> bool:
+        """Whether the caller is known. If not, the call is refused before its message is decompressed."""
+        service = self._service_of(call, streams=False)
+        if isinstance(service, Error):
+            finish_with(call, service)
+        return not isinstance(service, Error)
 
     def _open(self, path: str, call: GrpcStreamCall) -> StreamObserver:
         service = self._service_of(call, streams=True)

@@ -103,13 +103,15 @@ class Unary:
 
     `compressed`: answers may be compressed, if the server's options say so. `first_tensor` tells from the first bytes
     of a large message which of its bytes should lie on a 64-byte boundary. `small`: a message has at most
-    `MAX_SMALL_MESSAGE_BYTES`, and is handled even if the server holds too many bytes, such as a health check.
+    `MAX_SMALL_MESSAGE_BYTES`, and is handled even if the server holds too many bytes, such as a health check. `admit`
+    is asked before a message is decompressed; if it returns False, it has ended the call.
     """
 
     handler: Callable[[Buffer, GrpcCall], Cancel | None]
     compressed: bool = False
     first_tensor: Callable[[Buffer], int] | None = None
     small: bool = False
+    admit: Callable[[GrpcCall], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,6 +339,9 @@ class UnaryCall(CallStream):
         if not self._may_begin:
             self.reject(FULL)
             return
+        rpc = self._head.rpc
+        if flag and isinstance(rpc, Unary) and rpc.admit is not None and not rpc.admit(self):
+            return
         try:
             whole = self._inflate(message, self._serve) if flag else message
         except MessageFault as fault:

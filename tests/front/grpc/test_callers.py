@@ -79,6 +79,16 @@ def test_call_without_a_valid_key(key: str) -> None:
     assert call.status[0] == 16
 
 
+@pytest.mark.parametrize("key", ["", KEY], ids=["none", "valid"])
+def test_compressed_call_is_admitted_before_it_is_decompressed(key: str) -> None:
+    handler = Rig().callers.rpcs[PATH + "ModelInfer"]
+    assert isinstance(handler, Unary)
+    assert handler.admit is not None
+    call = FakeCall(with_key(key))
+    assert handler.admit(call) is bool(key)
+    assert (call.status is None) is bool(key)
+
+
 def test_roles_decide() -> None:
     rig = Rig()
     assert rig.call("ServerLive", KEY).status == (0, "")

@@ -11,11 +11,13 @@ import grpc
 import grpc.aio
 import pytest
 
+from halimede.tensors import Buffer
+from halimede.transport.grpc.calls import GrpcCall, Unary
 from halimede.transport.grpc.messages import LARGE_MESSAGE_BYTES
 from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from tests.transport.grpc_fakes import Echo, chat, error_of, run, served, unary
 from tests.transport.http2_bench import Clock
-from tests.transport.http2_peer import Peer
+from tests.transport.http2_peer import Peer, request
 from tests.transport.http2_wire import data, message
 
 ALGORITHMS = [grpc.Compression.Gzip, grpc.Compression.Deflate]
@@ -214,3 +216,25 @@ def test_stream_of_large_compressed_answers_waits_for_each() -> None:
             assert (await call.code(), await call.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "done")
 
     run(test)
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+def test_call_that_is_not_admitted_is_not_decompressed(admitted: bool) -> None:
+    handled: list[bytes] = []
+
+    def handle(content: Buffer, call: GrpcCall) -> None:
+        handled.append(bytes(content))
+        call.finish()
+
+    def admit(call: GrpcCall) -> bool:
+        if not admitted:
+            call.finish(16, "who are you?")
+        return admitted
+
+    clock = Clock()
+    peer = Peer(GrpcServer({"/t/Infer": Unary(handle, admit=admit)}, loop=clock), clock).greet()
+    stream = peer.open(request("/t/Infer", ("grpc-encoding", "gzip")))
+    packed = gzip.compress(b"x")
+    peer.send(data(stream, b"\1" + len(packed).to_bytes(4) + packed, end=True))
+    assert handled == ([b"x"] if admitted else [])
+    assert peer.answers[stream].status == (0 if admitted else 16)
