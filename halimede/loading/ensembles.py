@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 
 from halimede.config import ModelConfig, with_decoupling
-from halimede.errors import Error, Invalid
+from halimede.errors import Error, Invalid, shortened
 from halimede.models.dependencies import Dependencies
 from halimede.models.ensembles import (
     bind,
@@ -27,11 +27,14 @@ from halimede.models.ensembles import (
     steps_of,
 )
 from halimede.models.lifecycle import ModelTable
-from halimede.models.loader import EnsembleParts, LoadedVersion
+from halimede.models.loader import MAX_REASON, EnsembleParts, LoadedVersion
 from halimede.models.repository import FoundModel
 from halimede.models.version import ModelVersion
 
 log = logging.getLogger(__name__)
+
+MAX_FAILURES = 1000
+"""Failed models for which an ensemble that needs them gives the reason. Beyond: the oldest reason is forgotten."""
 
 FetchMember = Callable[[str, str], Awaitable[None]]
 """Called with the names of a member and its ensemble. Waits until the member is not being loaded or unloaded. If models
@@ -68,7 +71,10 @@ class Ensembles:
 
     def model_failed(self, key: str, error: Error) -> None:
         """The versions of a model could not be opened."""
-        self._failures[key] = str(error)
+        self._failures.pop(key, None)
+        self._failures[key] = shortened(str(error), MAX_REASON)
+        if len(self._failures) > MAX_FAILURES:
+            del self._failures[next(iter(self._failures))]
 
     def model_unloaded(self, key: str) -> list[str]:
         """The model is unloaded. Returns the ensembles to retire, each before the ensembles that it is made of.

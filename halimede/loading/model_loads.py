@@ -27,7 +27,7 @@ from time import monotonic
 
 from halimede.cache.registry import REDIS
 from halimede.config import ModelConfig
-from halimede.errors import Error, Internal, Invalid, Unavailable
+from halimede.errors import Error, Internal, Invalid, Unavailable, shortened
 from halimede.loading.closing import Closing
 from halimede.loading.concurrency import LoadSlots, LoadThreads
 from halimede.loading.ensembles import Ensembles
@@ -37,7 +37,7 @@ from halimede.models.agents import Agents, AgentsWanted
 from halimede.models.backend_pool import BackendPool
 from halimede.models.inspection import Inspection, inspect_model
 from halimede.models.lifecycle import UNLOADED, ModelTable
-from halimede.models.loader import LoadedVersion, LoadOptions, load
+from halimede.models.loader import MAX_REASON, LoadedVersion, LoadOptions, load
 from halimede.models.repository import Fingerprint, FoundModel
 from halimede.models.resizing import LoadOutcome, load_or_resize
 from halimede.models.version import ModelVersion
@@ -259,7 +259,7 @@ class ModelLoads:
     def _refuse_model(self, found: FoundModel, error: Exception, no_usable_version: bool = False) -> None:
         """Keeps and logs why no version of the model could be loaded."""
         if isinstance(error, Error):
-            log.error("failed to load '%s': %s", found.name, error)
+            log.error("failed to load '%s': %s", found.name, shortened(str(error), MAX_REASON))
             log_advice(found.name, error)
             # For people who look into the index. A client that asks for the load gets Triton's text alone.
             reason = f"{error.word}: {error}" + (f"; {error.advice}" if no_usable_version and error.advice else "")

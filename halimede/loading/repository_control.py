@@ -21,13 +21,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from halimede.engine_port import IndexEntry, LoadModel, Query, RepositoryIndex, UnloadModel
-from halimede.errors import Error, Internal, Invalid, Unavailable
+from halimede.errors import Error, Internal, Invalid, Unavailable, shortened
 from halimede.loading.code_upload import CodeUploadCheck
 from halimede.loading.concurrency import ModelLocks
 from halimede.loading.model_loads import ModelLoads, log_advice
 from halimede.loading.repository_poll import RepositoryPoll
 from halimede.loading.uploads import MAX_NAME_BYTES, Upload, Uploading, check_paths
 from halimede.models.lifecycle import ModelTable, VersionState
+from halimede.models.loader import MAX_REASON
 from halimede.models.repository import Catalog, FoundModel, scan
 from halimede.options import ServerOptions
 from halimede.platform.limits import usable_memory
@@ -359,6 +360,6 @@ def _check_name(name: str) -> None:
 
 def _not_polled(name: str, error: Error) -> Internal:
     """The answer for a model that does not get as far as a version. The reason is only in the log (H118)."""
-    log.error("failed to load '%s': %s", name, error)
+    log.error("failed to load '%s': %s", name, shortened(str(error), MAX_REASON))
     log_advice(name, error)
     return Internal(f"failed to load '{name}', failed to poll from model repository")

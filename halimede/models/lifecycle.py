@@ -16,26 +16,32 @@ The states of a version, with the method of `ModelTable` that is the event:
     UNLOADING     refuse                      UNAVAILABLE    R11  in a new record, likewise
     UNAVAILABLE   loading                     LOADING        R10
     UNAVAILABLE   forget_failures             (none)         R9   its folder is gone
-    UNAVAILABLE   loading (of others)         (none)         `MAX_UNAVAILABLE_VERSIONS`
+    UNAVAILABLE   refuse, gone (of others)    (none)         `MAX_UNAVAILABLE_VERSIONS`
 
 A version that an ensemble uses is UNLOADING until the ensemble lets it go (`ModelVersion.retire`, `hold`, `let_go`).
 
 The table is used on the event loop only. Loads run elsewhere; their results come back through `publish` and `refuse`.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
-from halimede.errors import Error, Invalid, NotFound, Unavailable
+from halimede.errors import Error, Invalid, NotFound, Unavailable, shortened
+from halimede.models.loader import MAX_REASON
 from halimede.models.version import ModelVersion
 
 UNLOADED = "unloaded"
 """The reason of a version that was taken out of service (H110)."""
-MAX_UNAVAILABLE_VERSIONS = 1024
-"""Versions of one model that the repository index lists although they do not serve. Beyond: those that came first are
-forgotten, unloaded ones before those that could not be loaded."""
+MAX_UNAVAILABLE_VERSIONS = 4096
+"""Versions of all models that the repository index lists although they do not serve. Beyond: those that left service
+first are forgotten."""
+MAX_REASONS = 4 << 20
+"""Characters of all long reasons in the repository index. Beyond: the oldest are cut to 256."""
+SHORT_REASON = 256
+"""Characters of a reason that is not long."""
 
 
 class VersionState(Enum):
@@ -85,16 +91,6 @@ class ModelRecord:
             version.state is VersionState.UNLOADING or version.reason == UNLOADED for version in self.versions.values()
         )
 
-    def forget_oldest(self) -> None:
-        """Forgets versions that do not serve, beyond `MAX_UNAVAILABLE_VERSIONS`."""
-        found = [number for number, each in self.versions.items() if each.state is VersionState.UNAVAILABLE]
-        excess = len(found) - MAX_UNAVAILABLE_VERSIONS
-        if excess > 0:
-            # A version that could not be loaded keeps the server from being ready (H8).
-            found.sort(key=lambda number: self.versions[number].reason != UNLOADED)
-            for number in found[:excess]:
-                del self.versions[number]
-
 
 def _serves(record: ModelRecord, number: int) -> bool:
     return number in record.versions and record.versions[number].state is VersionState.READY
@@ -115,6 +111,11 @@ class ModelTable:
         """By name, the numbers that it has in `_ready`."""
         self._leaving: dict[ModelVersion, VersionRecord] = {}
         """The records of retired versions that are not yet closed."""
+        self._unavailable: dict[tuple[str, int], None] = {}
+        """The versions that do not serve, in the order in which they left service or failed."""
+        self._long: deque[tuple[VersionRecord | ModelRecord, int]] = deque()
+        """Records that got long reasons, with their lengths, the oldest first. Some may be forgotten."""
+        self._long_characters = 0
         self.changes = 0
         """Incremented whenever a version comes into service or leaves it."""
 
@@ -179,10 +180,9 @@ class ModelTable:
     def loading(self, key: str, numbers: Iterable[int] = (), name: str = "") -> None:
         """The model and these versions are being loaded. `name` is needed if the key is another one."""
         record = self._record(key, name)
-        # Each load may bring versions with other numbers.
-        record.forget_oldest()
         for number in numbers:
             if not _serves(record, number):  # a version that serves is shown as READY while it is loaded again
+                self._unavailable.pop((key, number), None)
                 record.versions[number] = VersionRecord(VersionState.LOADING)
 
     def _record(self, key: str, name: str = "") -> ModelRecord:
@@ -194,10 +194,36 @@ class ModelTable:
     def refuse(self, key: str, number: int | None, reason: str, no_usable_version: bool = False) -> None:
         """A version, or with None the whole model, could not be loaded. Keeps the reason for the repository index."""
         record = self._record(key)
+        reason = shortened(reason, MAX_REASON)
         if number is None:
             record.reason, record.no_usable_version = reason, no_usable_version
+            self._limit_reasons(record)
         elif not _serves(record, number):  # a version in service serves on (R11)
-            record.versions[number] = VersionRecord(VersionState.UNAVAILABLE, reason)
+            refused = record.versions[number] = VersionRecord(VersionState.UNAVAILABLE, reason)
+            self._limit_reasons(refused)
+            self._limit_unavailable(key, number)
+
+    def _limit_reasons(self, record: VersionRecord | ModelRecord) -> None:
+        """The record has a reason now. Keeps the index from growing with each load that fails."""
+        if len(record.reason) > SHORT_REASON:
+            self._long.append((record, len(record.reason)))
+            self._long_characters += len(record.reason)
+        while self._long_characters > MAX_REASONS:
+            oldest, characters = self._long.popleft()
+            self._long_characters -= characters
+            oldest.reason = shortened(oldest.reason, SHORT_REASON)
+
+    def _limit_unavailable(self, key: str, number: int) -> None:
+        """The version is UNAVAILABLE now. Forgets others: each load may bring a model or versions of another name."""
+        self._unavailable.pop((key, number), None)
+        self._unavailable[key, number] = None
+        while len(self._unavailable) > MAX_UNAVAILABLE_VERSIONS:
+            key, number = next(iter(self._unavailable))
+            del self._unavailable[key, number]
+            record = self._models[key]
+            del record.versions[number]
+            if not record.versions and not record.waits_for_members:
+                del self._models[key]
 
     def publish(self, key: str, versions: Collection[ModelVersion], closed: Callable[[ModelVersion], None]) -> None:
         """These versions answer from now on, all at once. Others that served until now are retired (R11, R12)."""
@@ -205,6 +231,7 @@ class ModelTable:
         record.reason, record.no_usable_version, record.waits_for_members = "", False, False
         before = self.ready_versions(key)
         for version in versions:
+            self._unavailable.pop((key, version.number), None)
             record.versions[version.number] = VersionRecord(VersionState.READY, "", version)
         # A new version has taken the number and the record of those, so no client sees them being unloaded.
         replaced = [old for old in before if record.versions[old.number].version is not old]
@@ -244,6 +271,9 @@ class ModelTable:
         record = self._leaving.pop(version, None)
         if record is not None:  # a version that was replaced had lost its record
             record.state, record.reason = VersionState.UNAVAILABLE, UNLOADED
+            model = self._models.get(version.key)
+            if model is not None and model.versions.get(version.number) is record:
+                self._limit_unavailable(version.key, version.number)
 
     def _index(self, key: str) -> None:
         """Updates the look-ups of one model."""
@@ -270,6 +300,7 @@ class ModelTable:
             return
         for number, version in list(record.versions.items()):
             if version.state not in (VersionState.READY, VersionState.UNLOADING):
+                self._unavailable.pop((key, number), None)
                 del record.versions[number]
         if not record.versions:
             del self._models[key]

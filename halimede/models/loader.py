@@ -32,7 +32,7 @@ from halimede.config import (
     read_override,
 )
 from halimede.config.files import is_directory
-from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
+from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported, shortened
 from halimede.models.abilities import check_abilities, check_amounts
 from halimede.models.agents import Agents, Engagement
 from halimede.models.contents import digest_of
@@ -55,6 +55,8 @@ MAX_PARALLEL_INSTANCES = 8
 DEFAULT_MAX_BATCH_SIZE = 4
 """The completed `max_batch_size` of a model that can batch, if neither configuration nor flags set one (R72, C45)."""
 
+MAX_REASON = 8192
+"""Characters of the reason why a version could not be loaded. Beyond: it is cut."""
 _OF_GPUS = re.compile(r"(?<![/\w-])(cuda|nvidia|gpus?\b)", re.IGNORECASE)
 """What frameworks say without a GPU. Parts of paths do not count."""
 _ON_THE_CPU = (
@@ -273,8 +275,11 @@ def _load_version(
 
 
 def _without_frames(error: Error) -> Error:
-    """The error without its traceback. The frames hold what was opened, such as a session, and the error is kept for
-    the repository index: only the garbage collector would free all that."""
+    """The error without its traceback, and with a text that can be kept for the repository index. The frames hold what
+    was opened, such as a session: only the garbage collector would free all that."""
+    if len(error.message) > MAX_REASON:
+        error.message = shortened(error.message, MAX_REASON)
+        error.args = (error.message,)
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 

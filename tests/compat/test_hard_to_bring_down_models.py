@@ -241,7 +241,25 @@ def test_loads_with_other_versions_each_time(serving: Measured) -> None:
     assert send(0)[0] == 200
     listed = [each for each in json.loads(post(serving, "/v2/repository/index", b"{}")[1]) if each["name"] == "others"]
     assert sum(each["state"] == "READY" for each in listed) == 400
-    assert len(listed) < 2000 < 400 * ROUNDS
+    assert len(listed) < 5000 < 400 * ROUNDS
+
+
+def test_long_reasons_of_failed_loads(serving: Measured) -> None:
+    """The index kept the whole text of each error, which repeated a name in the configuration."""
+    before = serving.memory()
+
+    def send() -> None:
+        for i in range(60):
+            config = identity(f"reason{i}")
+            config["output"][0]["label_filename"] = "l" * MB
+            assert load(serving, f"reason{i}", config, ["1/x"])[0] == 400
+
+    attack(serving, send)
+    assert serving.memory() - before < 120 * MB
+    status, index = post(serving, "/v2/repository/index", b"{}")
+    assert status == 200
+    assert index.count(b"failed to open text file") == 60
+    assert len(index) < 5 * MB
 
 
 @pytest.mark.parametrize(("line", "status"), [(b"ab\n", 400), (b"a label of some length\n", 200)])

@@ -152,24 +152,56 @@ def test_look_at_one_version_costs_the_same_among_many() -> None:
     assert steps_of(500) == steps_of(5)
 
 
-def test_versions_that_serve_no_more_are_forgotten_if_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unloaded ones first: one that could not be loaded keeps the server from being ready (H8)."""
+def test_versions_that_do_not_serve_are_forgotten_if_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "MAX_UNAVAILABLE_VERSIONS", 2)
     table = ModelTable()
-    table.refuse("m", 1, "Internal: broke")
-    for number in (2, 3, 4):
+    table.refuse("other", 1, "Internal: broke")
+    for number in (2, 3):
         publish(table, one := version(number), closed=table.gone)
         assert table.find("m", -1) is one
-    table.loading("m", [5])
+    table.refuse("m", 2, "Internal: broke")
+    assert set(table.keys()) == {"other", "m"}
+    publish(table, version(4), closed=table.gone)
+    assert table.keys() == ["m"]
     assert states(table) == {
-        1: (VersionState.UNAVAILABLE, "Internal: broke"),
+        2: (VersionState.UNAVAILABLE, "Internal: broke"),
         3: (VersionState.UNAVAILABLE, "unloaded"),
         4: (VersionState.READY, ""),
-        5: (VersionState.LOADING, ""),
     }
-    table.refuse("m", 5, "Internal: broke too")
-    table.loading("m", [6])
-    assert set(states(table)) == {1, 4, 5, 6}
+    table.loading("m", [2])
+    table.refuse("m", 5, "Internal: broke")
+    assert set(states(table)) == {2, 3, 4, 5}
+    table.refuse("m", 2, "Internal: broke again")
+    assert set(states(table)) == {2, 4, 5}
+    publish(table, version(5), closed=table.gone)
+    table.forget_failures("m")
+    assert set(states(table)) == {5}
+
+
+def test_version_whose_end_comes_after_its_successor_failed_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "MAX_UNAVAILABLE_VERSIONS", 1)
+    table, old = ModelTable(), version(1)
+    publish(table, old)
+    table.retire("m", [old], lambda closed: None)
+    table.loading("m", [1])
+    table.gone(old)
+    table.refuse("m", 2, "Internal: broke")
+    assert states(table) == {1: (VersionState.LOADING, ""), 2: (VersionState.UNAVAILABLE, "Internal: broke")}
+
+
+def test_reasons_of_failed_loads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "MAX_REASONS", 30_000)
+    table = ModelTable()
+    for number in range(1, 6):
+        table.refuse("m", number, "x" * 1_000_000)
+    table.refuse("m", 6, "short")
+    lengths = [len(reason) for _, reason in states(table).values()]
+    assert lengths == [259, 259, 8195, 8195, 8195, 5]
+    for _ in range(5):
+        table.refuse("n", None, "y" * 5000)
+    record = table.get("n")
+    assert record is not None
+    assert len(record.reason) in (259, 5000)
 
 
 def test_end_of_a_version_leaves_its_successor_alone() -> None:
