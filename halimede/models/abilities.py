@@ -7,11 +7,14 @@ from math import prod
 from halimede.backends.traits import Traits
 from halimede.config import ModelConfig
 from halimede.errors import Cause, Invalid
+from halimede.tensors import BYTES
 
 MAX_WARMUP_REQUESTS = 1_000_000
 """Requests in the warm-up samples of a load, over the instances of all versions. Beyond: the load fails: 400."""
 MAX_WARMUP_BYTES = 2 << 30
 """Bytes of the inputs of all warm-up samples of a load, counted once for each version. Beyond: the load fails: 400."""
+MAX_WARMUP_STRINGS = 100_000
+"""Strings in all warm-up samples of a load, counted once for each version. Beyond: the load fails: 400."""
 MAX_RESOURCES = 20_000
 """Resources of the rate limiter that a load names, counted for each instance of all versions. Beyond: the load fails:
 400."""
@@ -74,6 +77,9 @@ def refused_amounts(
     inputs = [each for sample in config.warmup for each in sample.inputs if min(each.dims, default=0) >= 0]
     if versions * sum(prod(each.dims) * (each.datatype.size or STRING_BYTES) for each in inputs) > MAX_WARMUP_BYTES:
         yield "model_warmup", f"{asked} {MAX_WARMUP_BYTES} bytes"
+    # The length of each is read, and the model may make an object of each. Other threads may have to wait meanwhile.
+    if versions * sum(prod(each.dims) for each in inputs if each.datatype is BYTES) > MAX_WARMUP_STRINGS:
+        yield "model_warmup", f"{asked} {MAX_WARMUP_STRINGS} strings"
 
 
 def check_amounts(config: ModelConfig, instances: int, warmup_samples: int, versions: int) -> None:

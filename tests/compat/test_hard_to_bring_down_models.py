@@ -116,8 +116,8 @@ def ensemble(name: str, *members: str) -> dict[str, Any]:
     return config
 
 
-def warmup(dims: int, **sample: object) -> dict[str, Any]:
-    data = {"data_type": "TYPE_INT32", "dims": [dims], "random_data": True}
+def warmup(dims: int, type_: str = "INT32", **sample: object) -> dict[str, Any]:
+    data = {"data_type": f"TYPE_{type_}", "dims": [dims], "random_data": True}
     sample = {"name": "w", "inputs": {"INPUT0": data}, **sample}
     return identity("batches", max_batch_size=10_000, model_warmup=[sample])
 
@@ -154,6 +154,7 @@ def test_many_samples_of_a_warmup(serving: Measured) -> None:
     [
         (warmup(1, count=1001, batch_size=1000), b"1000000 requests"),
         (warmup(600_000_000, count=1, batch_size=1), b"2147483648 bytes"),
+        (warmup(400_000_000, type_="STRING", count=1, batch_size=1), b"100000 strings"),
         ({**warmup(1, count=600, batch_size=1000), "instance_group": [{"count": 2}]}, b"1000000 requests"),
     ],
 )

@@ -120,6 +120,10 @@ EVERY = "version_policy { all { } }"
             SAMPLE.replace("[ 4 ]", "[ 250000000 ]") % (1, 1),
             "model 'm' asks for warm-up samples with more than 2147483648 bytes",
         ),
+        (
+            SAMPLE.replace("TYPE_FP32 dims: [ 4 ]", "TYPE_STRING dims: [ 40000 ]") % (1, 1),
+            "model 'm' asks for warm-up samples with more than 100000 strings",
+        ),
     ],
 )
 def test_versions_that_together_ask_for_too_much(tmp_path: Path, more: str, text: str) -> None:
