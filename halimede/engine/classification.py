@@ -27,6 +27,8 @@ MOST_ELEMENTS: Final = 1_000_000
 MAX_CLASSES: Final = 1_000_000
 """Values that a classified output has, over all items of its batch. Each takes a hundred bytes as text. Beyond: 400,
 INVALID_ARGUMENT."""
+MAX_CLASS_BYTES: Final = 1 << 27
+"""Bytes of the text of a classified output. Beyond: 400, INVALID_ARGUMENT."""
 OFFLOAD_WORK: Final = 50_000
 """Largest work, in elements scanned, that the event loop does itself: half a millisecond."""
 TEXT_WORK: Final = 100
@@ -169,10 +171,16 @@ def classified(tensor: Tensor, classes: int, labels: Sequence[str], batching: bo
     if items * kept > MAX_CLASSES:
         raise Invalid("classification output tensor too large")
     elements: list[bytes] = []
+    size = 0
     if items * kept:
         values, step = array_of(tensor).reshape(items, length), max(1, MOST_ELEMENTS // length)
         for start in range(0, items, step):  # in steps, to bound the temporary memory
-            elements += _texts(values[start : start + step], kept, labels)
+            for text in _texts(values[start : start + step], kept, labels):
+                size += len(text)
+                # A value may have three hundred digits, and a label any length.
+                if size > MAX_CLASS_BYTES:
+                    raise Invalid("classification output tensor too large")
+                elements.append(text)
     return Tensor(tensor.name, BYTES, (*lead, kept), HostMemory(join_bytes(elements)))
 
 

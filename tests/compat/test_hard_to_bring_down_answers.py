@@ -5,6 +5,7 @@ Each test has the form of the attack, and checks the longest turn of the event l
 
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ import pytest
 from onnx import helper
 
 from halimede.backends.onnx.instance import MAX_TEXTS
+from halimede.engine.classification import MAX_CLASS_BYTES
 from halimede.transport.buffered_bytes import FULL
 from tests.backends import onnx_models
 from tests.compat.measured import LIMIT, Measured, attack, post
@@ -31,7 +33,7 @@ STRINGS = 400_000
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     folder = tmp_path_factory.mktemp("answers")
     models = folder / "models"
-    for name, datatype in (("bool", "BOOL"), ("bytes", "BYTES")):
+    for name, datatype in (("bool", "BOOL"), ("bytes", "BYTES"), ("fp64", "FP64")):
         write_model(models, name, datatype)
     sides = [onnx_models.value(name, "BYTES", ["n"]) for name in ("INPUT0", "OUTPUT0")]
     texts = onnx_models.model([helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])], sides[:1], sides[1:])
@@ -41,11 +43,11 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
         assert made.stop() == 0
 
 
-def compressed(datatype: str, count: int, data: bytes) -> tuple[bytes, dict[str, str]]:
+def compressed(datatype: str, count: int, data: bytes, **output: object) -> tuple[bytes, dict[str, str]]:
     """Returns the body of a compressed inference whose answer is JSON, and its headers."""
     parameters = {"binary_data_size": len(data)}
     tensor = {"name": "INPUT0", "shape": [count], "datatype": datatype, "parameters": parameters}
-    head = json.dumps({"inputs": [tensor], "outputs": [{"name": "OUTPUT0"}]}).encode()
+    head = json.dumps({"inputs": [tensor], "outputs": [{"name": "OUTPUT0", "parameters": output}]}).encode()
     length = {"Inference-Header-Content-Length": str(len(head)), "Content-Encoding": "deflate"}
     return compress(head + data, 1), length
 
@@ -97,6 +99,16 @@ def test_many_texts_of_a_model(serving: Measured, count: int, element: bytes, st
     if status == 400:
         assert b"the largest number is" in found.answer[1]
         assert found.peak < 4 * len(data)
+
+
+def test_classes_with_long_numbers(serving: Measured) -> None:
+    """A million values of three hundred digits, 18 kB compressed, became 316 MB of text, and took 960 MiB for it."""
+    count = 600_000
+    body, fields = compressed("FP64", count, struct.pack("<d", 1e300) * count, classification=count)
+    found = attack(serving, lambda: post(serving, "/v2/models/fp64/infer", body, **named(fields)))
+    assert found.answer[0] == 400
+    assert b"too large" in found.answer[1]
+    assert found.peak < 3 * MAX_CLASS_BYTES
 
 
 def named(fields: dict[str, str]) -> dict[str, str]:

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halimede.engine.classification import MOST_ELEMENTS, OFFLOAD_WORK, ClassifyingReply, classified, largest
+from halimede.engine.classification import (
+    MAX_CLASS_BYTES,
+    MOST_ELEMENTS,
+    OFFLOAD_WORK,
+    ClassifyingReply,
+    classified,
+    largest,
+)
 from halimede.errors import Cancelled, Error, Internal, Invalid, Unsupported
 from halimede.requests import Answer, InferResponse
 from halimede.tensors import (
@@ -142,6 +149,14 @@ def test_no_classes_cost_nothing() -> None:
     """What the real server answers to a count that is 0 in 32 bits; the output is not looked at for it."""
     made = classified(Tensor("O", FP32, (1_000_000, 1), UnreachableMemory(4_000_000)), 0, (), batching=True)
     assert (made.shape, made.memory.byte_size) == ((1_000_000, 0), 0)
+
+
+def test_text_of_too_many_bytes_is_refused() -> None:
+    values = Tensor("O", FP32, (3,), HostMemory(bytes(12)))
+    labels = ["a" * (MAX_CLASS_BYTES // 2)] * 3
+    assert classified(values, 1, labels, batching=False).shape == (1,)
+    with pytest.raises(Invalid, match=r"^classification output tensor too large$"):
+        classified(values, 2, labels, batching=False)
 
 
 def test_item_of_too_many_elements_is_refused() -> None:
