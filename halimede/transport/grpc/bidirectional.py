@@ -321,14 +321,17 @@ class BidirectionalCall(CallStream):
         it."""
         waiting, encoding = self._to_compress, self._head.answers
         while waiting:
-            if sum(map(len, waiting[0])) >= LARGE_MESSAGE_BYTES:
-                self._server.off_loop(partial(deflate, waiting[0], encoding), self._compressed)
+            if (size := sum(map(len, waiting[0]))) >= LARGE_MESSAGE_BYTES:
+                # Others may wait for a thread before it.
+                self.out.account.take(size)
+                self._server.off_loop(partial(deflate, waiting[0], encoding), partial(self._compressed, size))
                 return
             self._send(*deflate(waiting.popleft(), encoding))
         if self._status is not None:
             self._send_status(*self._status)
 
-    def _compressed(self, packed: tuple[int, Message] | MessageFault) -> None:
+    def _compressed(self, size: int, packed: tuple[int, Message] | MessageFault) -> None:
+        self.out.account.give(size)
         self._to_compress.popleft()
         # The client may have gone while the other thread worked.
         if self.over:

@@ -403,10 +403,23 @@ class UnaryCall(CallStream):
             answer = self._answer
             self.send_whole(ANSWER_HEAD, (PREFIX.pack(0, sum(map(len, answer))), *answer), OK_STATUS)
         # A small answer is compressed here. A large one would hold the loop.
-        elif sum(map(len, self._answer)) < LARGE_MESSAGE_BYTES:
+        elif (size := sum(map(len, self._answer))) < LARGE_MESSAGE_BYTES:
             self._send_compressed(deflate(self._answer, self._head.answers))
         else:
-            self._server.off_loop(partial(deflate, self._answer, self._head.answers), self._send_compressed)
+            self._compress_elsewhere(size)
+
+    def _compress_elsewhere(self, size: int) -> None:
+        """Compresses the answer of `size` bytes, which count until then: others may wait for a thread before it."""
+        account = self.out.account
+        if account.is_full():
+            self._send_compressed(MessageFault(UNAVAILABLE, account.complaint))
+            return
+        account.take(size)
+        self._server.off_loop(partial(deflate, self._answer, self._head.answers), partial(self._compressed, size))
+
+    def _compressed(self, size: int, packed: tuple[int, Message] | MessageFault) -> None:
+        self.out.account.give(size)
+        self._send_compressed(packed)
 
     def _send_compressed(self, packed: tuple[int, Message] | MessageFault) -> None:
         if isinstance(packed, MessageFault):

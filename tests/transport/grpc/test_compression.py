@@ -4,6 +4,7 @@ import gzip
 import random
 import struct
 import zlib
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ import grpc.aio
 import pytest
 
 from halimede.tensors import Buffer
+from halimede.transport.buffered_bytes import BufferedBytes
 from halimede.transport.grpc.calls import GrpcCall, Unary
 from halimede.transport.grpc.messages import LARGE_MESSAGE_BYTES
 from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
@@ -158,6 +160,42 @@ def test_answer_that_does_not_shrink_is_sent_uncompressed(path: str) -> None:
     sent = random.Random(1).randbytes(100)
     expected = sent if path == "/t/Chat" else b"<" + sent + b">"
     assert answered("high", "gzip", sent, path) == ("gzip", 0, expected)
+
+
+class Held(GrpcServer):
+    """A server without threads. `work` is what they would do."""
+
+    work: list[tuple[Callable[[], Any], Callable[[Any], None]]]
+
+    def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.work.append((work, done))
+
+
+def test_large_answer_counts_until_it_is_compressed() -> None:
+    """Any number may wait for a thread. Those that find no room are refused."""
+    size = 4 * LARGE_MESSAGE_BYTES
+    clock, echo, buffered = Clock(), Echo(compressed=True), BufferedBytes(size)
+    options = GrpcServerOptions(response_compression="high", buffered=buffered)
+    server = Held(echo.rpcs(), options, clock)
+    server.work = []
+    peer = Peer(server, clock).greet()
+    more = [("grpc-accept-encoding", "gzip")]
+    first, second, third = [peer.call("/t/Wait", b"x", more=more) for _ in range(3)]
+    for call in echo.calls[:2]:
+        call.send([bytes(size)])
+        call.finish()
+    assert buffered.held >= size
+    ((work, done),) = server.work
+    peer.look()
+    assert peer.answers[second].status == 14
+    done(work())
+    peer.look()
+    assert INFLATE["gzip"](bytes(peer.answers[first].data[5:])) == bytes(size)
+    assert buffered.held < size
+    echo.calls[2].send([b"fine"])
+    echo.calls[2].finish()
+    peer.look()
+    assert peer.answers[third].data.endswith(b"fine")
 
 
 def test_answers_of_other_rpcs_are_not_compressed() -> None:
