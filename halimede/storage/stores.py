@@ -26,6 +26,8 @@ RETRIES = 3
 """Further attempts after a failed request."""
 RETRY_SECONDS = 15
 """Limit for a request and its further attempts."""
+MAX_OBJECTS = 1_000_000
+"""Objects below a path, which are all listed. Beyond: its models are not loaded; those that serve stay as they are."""
 _MAX_TEXT = 300
 """Characters of a library's error that go into ours."""
 _KEYS = {"access_key_id": "access_key_id", "secret_access_key": "secret_access_key", "session_token": "token"}
@@ -49,10 +51,15 @@ class Store:
 
     def objects(self, prefix: str) -> list[Object]:
         """All objects below a path."""
-        with self._explained("list"):
-            found = [meta for chunk in obstore.list(self._store, prefix=prefix or None) for meta in chunk]
         start = len(prefix) + 1 if prefix else 0
-        return [_object(meta, start) for meta in found if len(meta["path"]) > start]
+        found: list[Object] = []
+        with self._explained("list"):
+            # A storage may list without end.
+            for chunk in obstore.list(self._store, prefix=prefix or None):
+                found += [_object(meta, start) for meta in chunk if len(meta["path"]) > start]
+                if len(found) > MAX_OBJECTS:
+                    raise Unavailable(f"failed to list '{self._location.url}': more than {MAX_OBJECTS} objects")
+        return found
 
     def read(self, wanted: Object, start: int, end: int) -> Any:
         """Bytes of an object, as a buffer. Raises Unavailable if the object has changed since it was listed."""

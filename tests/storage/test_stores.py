@@ -117,6 +117,13 @@ def test_storage_that_times_out(storage: XmlStorage, monkeypatch: pytest.MonkeyP
         storage.answering.set()
 
 
+def test_listing_that_is_too_long(storage: XmlStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("halimede.storage.stores.MAX_OBJECTS", 2)
+    assert len(s3(storage.port).objects("models/m")) == 2
+    with pytest.raises(Unavailable, match="more than 2 objects"):
+        s3(storage.port).objects("models")
+
+
 def test_storage_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("halimede.storage.stores.RETRIES", 0)
     with pytest.raises(Unavailable, match="failed to list"):
