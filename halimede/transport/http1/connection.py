@@ -112,9 +112,7 @@ class Http1Connection(RequestReader):
         try:
             if self._put_off and not self._crowded:
                 data, self._put_off = self._put_off, b""
-                self._feed(memoryview(data))
-            if self._slice_end > UNMEASURED:
-                self._spend_part_of_slice()
+                self._feed_measured(memoryview(data))
             # Also reads on, if nothing was put off again.
             self._next()
         except Exception:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halimede.errors import Internal, Invalid
+from halimede.tensors import MAX_DIMS
 from halimede.wire.grpc.scan import MAX_FIELDS, FieldReader
 
 MAX_LARGE_HEAD_BYTES: Final = 1 << 24
@@ -28,7 +29,9 @@ _PARTS_PER_TURN: Final = 1 << 13
 _INPUTS, _OUTPUTS, _PARAMETERS, _RAW = 0x2A, 0x32, 0x22, 0x3A
 _HEAD: Final = frozenset((0x0A, 0x12, 0x1A, _PARAMETERS, _OUTPUTS))
 """The tags of the other fields: model, version, id, and those above."""
-_INPUT_PARAMETERS, _INPUT_CONTENTS, _OUTPUT_PARAMETERS = 0x22, 0x2A, 0x12
+_INPUT_SHAPE, _INPUT_PARAMETERS, _INPUT_CONTENTS, _OUTPUT_PARAMETERS = 0x1A, 0x22, 0x2A, 0x12
+_LONGEST_VARINT: Final = 10
+"""Bytes of a number at most."""
 _PARAMETER_VALUE = 0x12
 _NO_CONTENTS: Final = b"\x2a\x00"
 """Typed contents without elements. They count as given."""
@@ -65,13 +68,12 @@ def _varints(packed: bytes) -> Iterator[npt.NDArray[np.uint64]]:
     at = 0
     while at < len(data):
         ends = np.flatnonzero(data[at : at + _SLICE_BYTES] < 0x80)
-        # A number has at most ten bytes.
         if not len(ends):
             raise _malformed()
         starts = np.concatenate(([0], ends[:-1] + 1))
         lengths = ends - starts + 1
         longest = int(lengths.max())
-        if longest > 10:
+        if longest > _LONGEST_VARINT:
             raise _malformed()
         values = np.zeros(len(ends), np.uint64)
         for place in range(longest):
@@ -177,7 +179,7 @@ class LargeMessage:
 
     def _read_input(self, start: int, stop: int) -> None:
         kept: list[bytes | memoryview] = []
-        index = len(self.inputs)
+        index, shape_bytes = len(self.inputs), 0
         for begin, tag, at, end in self._fields.fields(start, stop):
             if tag == _INPUT_CONTENTS:
                 if index not in self.contents:
@@ -187,6 +189,11 @@ class LargeMessage:
                 continue
             if tag == _INPUT_PARAMETERS:
                 self._count_parameter(at, end)
+            elif tag == _INPUT_SHAPE:
+                # protobuf makes a number of each byte, and holds the interpreter meanwhile.
+                shape_bytes += end - at
+                if shape_bytes > MAX_DIMS * _LONGEST_VARINT:
+                    raise Invalid(f"an input has more than {MAX_DIMS} dimensions")
             self._take(end - begin)
             kept.append(self._view[begin:end])
         self.inputs.append(b"".join(kept))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from halimede.transport.http1.exchange import Http1Exchange
 from halimede.transport.http1.listener import Http1Listener
 from tests.transport.http1_fakes import Client, echo, request
+from tests.transport.http2_bench import Clock
 
 EVIL = b"POST /evil HTTP/1.1\r\nContent-Length: 40\r\n\r\n"
 GOOD = request("GET", "/good", None, "Authorization: secret")
@@ -18,7 +19,8 @@ class Recorded:
 
     def __init__(self) -> None:
         self.seen: list[tuple[bytes, bytes, bytes]] = []
-        self.listener = Http1Listener(self._handle)
+        clock = Clock()
+        self.listener = Http1Listener(self._handle, clock.call_later, clock=clock.time)
 
     def _handle(self, exchange: Http1Exchange) -> None:
         self.seen.append((exchange.method, exchange.target, bytes(exchange.body)))

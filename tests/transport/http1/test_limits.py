@@ -1,5 +1,7 @@
 """Clients that send too much, or too slowly: what the server holds and does for them is bounded."""
 
+from itertools import count
+
 import pytest
 
 from halimede.transport.buffered_bytes import CONNECTION_FULL, FULL, MAX_WAIT_SECONDS, BufferedBytes
@@ -233,6 +235,26 @@ def test_small_requests_of_many_connections_take_turns() -> None:
     assert len(exchanges) == MAX_MESSAGES_PER_TURN
     clock.advance(0)
     assert len(exchanges) == 300
+
+
+def test_small_chunks_of_many_connections_take_turns() -> None:
+    """Each look at the clock shows that half a slice has passed."""
+    clock, looks = Clock(), count()
+    listener = Http1Listener(echo, clock.call_later, clock=lambda: next(looks) * SLICE_SECONDS / 2)
+    clients = [Client(listener=listener) for _ in range(50)]
+    whole = chunked("/a", [b"x"] * 1000)
+    start = whole.index(b"\r\n\r\n") + 4
+    for client in clients:
+        client.send(whole[:start])
+    clock.advance(0)
+    for client in clients:
+        client.send(whole[start:])
+    assert sum(bool(client.answers) for client in clients) <= 8
+    for _ in range(1000):
+        clock.advance(0)
+        for client in clients:
+            client.deliver()
+    assert all(client.answers for client in clients)
 
 
 def test_chunks_of_one_byte_take_turns() -> None:
