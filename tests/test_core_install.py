@@ -72,7 +72,7 @@ FOR_AN_EXTRA = {
         f"halimede.backends.pytorch.{name}": "torch"
         for name in (
             *("backend", "device", "device_instance", "instance", "models", "module"),
-            *("package", "probe", "program", "running", "script", "values"),
+            *("package", "probe", "program", "running", "script", "teams", "values"),
         )
     },
     "halimede.backends.tensorflow.session": "tensorflow",

@@ -16,7 +16,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 def tls_protocol_of(loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
     """The class of the protocol by which this loop does TLS. Neither loop lets others delay what a client sends before
-    it is read, so `transport.handshakes` makes the protocol itself."""
+    it is read, so `transport.tls_turns` makes the protocol itself."""
     if isinstance(loop, asyncio.BaseEventLoop):
         from asyncio.sslproto import SSLProtocol
 
