@@ -59,7 +59,7 @@ MAX_WAITING_BODY_BYTES = 1 << 20
 MEASURED_BYTES = 1 << 10
 """Size of a body from which on the time of its request is spent of the turn's budget, and not one unit."""
 URGENT = b"/v2/health/"
-"""Requests that ask whether the server lives do not wait for a later turn."""
+"""Requests that ask whether the server lives do not wait because other connections have taken the turn."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CUT_OFF = "the connection ended before the end of the request"
 _UNREAD, _MEMORY, _IDLE, _OTHERS, _HEAD, _BODY = "unread answer", "memory", "request", "others", "head", "body"
@@ -199,8 +199,10 @@ class Http1Connection(RequestReader):
             # This is what `_is_late` does for the first request of a read. Most reads bring no other.
             if first:
                 self._slice_end = BEGUN
-            late = not self._listener.turns.left if first else self._is_late()
-            if not late or head.target.startswith(URGENT):
+                late = not self._listener.turns.left and not head.target.startswith(URGENT)
+            else:
+                late = self._is_late()
+            if not late:
                 self._hand_on(exchange)
                 return
             self._wait_for_turn()
