@@ -47,7 +47,7 @@ class SharedAnswers:
         self._due = False
         self._busy = False
         self._telling = False
-        """Whether clients get their answers. One that asks again from within must not be answered one level deeper."""
+        """Whether clients are told their answers. One that asks again then must not be answered one level deeper."""
 
     def ask(self, query: Query[Any], done: Done) -> None:
         self._waiting.setdefault(query, []).append(done)

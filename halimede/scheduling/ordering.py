@@ -62,7 +62,7 @@ class _BufferedReply:
             self.reply.on_writable(resume)
 
     def open(self, most: int) -> int:
-        """Sends at most so many of the kept answers. Returns how many."""
+        """Sends at most `most` of the kept answers. Returns the number that it sent."""
         count = min(most, len(self.kept))
         for _ in range(count):
             answer, final = self.kept.popleft()

@@ -13,6 +13,13 @@ MAX_MESSAGES_PER_TURN = 256
 """Messages per turn, which take some milliseconds. A turn may end after half of them, see `MessageBudget.spend`."""
 
 
+UNIT_SECONDS = 1 / 64_000
+"""Time of the event loop that one unit stands for."""
+MEASURED_BYTES = 1 << 10
+"""Size from which on a request spends the time that it took, besides one unit. Most requests are smaller, and cost less
+than a look at the clock would be worth."""
+
+
 class MessageBudget:
     """A budget of messages per turn, and a queue of calls that wait for the next turn."""
 
@@ -36,6 +43,10 @@ class MessageBudget:
         # The call in the next turn gives the budget back. It must be scheduled before the budget is gone.
         if self._left <= MAX_MESSAGES_PER_TURN // 2 and not self._due:
             self._schedule()
+
+    def spend_time(self, seconds: float) -> None:
+        """Spends what work on the loop took."""
+        self.spend(int(seconds / UNIT_SECONDS))
 
     def wait(self, step: Callable[[], None]) -> None:
         """Calls `step` in a later turn: in the next one if the calls queued before it leave any budget. `step` must not

@@ -121,7 +121,7 @@ class _Records(asyncio.BufferedProtocol):
         self._port, self._tls = port, tls
         self._application: _Application | None = application
         self._turns = port.handshakes
-        # That of SSLProtocol stays where it is if nobody asks for a larger one.
+        # SSLProtocol keeps this buffer unless it is asked for a larger one.
         self._whole = tls.get_buffer(READ_BYTES)
         self._buffer = self._whole[:FIRST_READ_BYTES]
         self._received = 0

@@ -44,7 +44,7 @@ class Library:
         return ctypes.c_void_p(function(*values))
 
     def key_updates(self, client: socket.socket, count: int) -> bytes:
-        """Does the handshake, and returns so many records of KeyUpdate."""
+        """Does the handshake. Returns `count` records of KeyUpdate."""
         library, crypto = self._ssl, self._crypto
         connection = self._call(library.SSL_new, self._context)
         received, sent = (self._call(crypto.BIO_new, self._call(crypto.BIO_s_mem)) for _ in range(2))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from openvino import opset15 as ops
 
-from halimede.backends.openvino.values import may_decide
+from halimede.backends.openvino.values import values_decide
 from tests.formats.openvino_models import function, parameter
 
 ZERO, ONE = (np.array(each, np.int64) for each in (0, 1))
@@ -27,4 +27,4 @@ def twice(x: Any) -> Any:
 
 @pytest.mark.parametrize(("compute", "expected"), [(counted, True), (as_large_as_its_input, False), (twice, False)])
 def test_values_that_decide_the_work(compute: Callable[[Any], Any], expected: bool) -> None:
-    assert may_decide(function([parameter("x", "INT64", [-1])], compute)) is expected
+    assert values_decide(function([parameter("x", "INT64", [-1])], compute)) is expected

@@ -11,11 +11,12 @@ from halimede.backends.value_flow import Node, Operators
 from halimede.backends.wire_format import Range, find, text
 
 # Field numbers of onnx.proto: ModelProto.graph and functions, FunctionProto.node, GraphProto.node, initializer and
-# input, TensorProto.name, ValueInfoProto.name, NodeProto.input, output, op_type and attribute, AttributeProto.g.
+# input, TensorProto.name, ValueInfoProto.name, NodeProto.input, output, op_type and attribute, AttributeProto.g
+# and graphs.
 _GRAPH, _FUNCTIONS, _FUNCTION_NODE = 7, 25, 7
 _NODE, _INITIALIZER, _INPUT = 1, 5, 11
 _TENSOR_NAME, _VALUE_NAME = 8, 1
-_TAKES, _GIVES, _TYPE, _ATTRIBUTE, _SUBGRAPH = 1, 2, 4, 5, 6
+_TAKES, _GIVES, _TYPE, _ATTRIBUTE, _SUBGRAPHS = 1, 2, 4, 5, (6, 11)
 
 MAX_NODES = 200_000
 """Nodes that are looked at, some seconds of work. A graph with more is taken for one that values decide."""
@@ -86,7 +87,7 @@ def _may_decide(view: mmap.mmap, node: Range) -> bool:
 
 
 def _subgraphs(view: mmap.mmap, node: Range) -> list[Range]:
-    return [graph for attribute in find(view, node, _ATTRIBUTE) for graph in find(view, attribute, _SUBGRAPH)]
+    return [graph for attribute in find(view, node, _ATTRIBUTE) for graph in find(view, attribute, *_SUBGRAPHS)]
 
 
 def _kind(view: mmap.mmap, node: Range) -> str:

@@ -33,7 +33,7 @@ from halimede.backends.openvino.model import (
 )
 from halimede.backends.openvino.runtime import ov
 from halimede.backends.openvino.settings import Settings, settings_of
-from halimede.backends.openvino.values import may_decide
+from halimede.backends.openvino.values import values_decide
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.errors import Cause, Error, Invalid
 
@@ -49,7 +49,7 @@ class OpenVinoModel(BaseModel):
         self._inputs, self._outputs = inputs_of(model), outputs_of(model)
         self._compiled: dict[str, Any] = {}
         self._compiling = Lock()
-        self.inline_safe = settings.device == "CPU" and not may_decide(model)
+        self.inline_safe = settings.device == "CPU" and not values_decide(model)
 
     def compiled(self, host_policy: str) -> Any:
         """The model for the instances with a host policy, compiled at first need, on the cores of the calling

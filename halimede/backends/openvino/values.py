@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from halimede.backends.value_flow import Node, Operators, values_decide
+from halimede.backends import value_flow
+from halimede.backends.value_flow import Node, Operators
 
 _OPERATORS = Operators(
     loops=frozenset({"If", "Loop", "TensorIterator"}),
@@ -36,7 +37,7 @@ _SOURCES = frozenset({"Parameter", "ReadValue"})
 """Kinds of nodes that bring values: inputs, and states, which are made of earlier inputs."""
 
 
-def may_decide(model: Any) -> bool:
+def values_decide(model: Any) -> bool:
     """Whether values in the input may decide the work of a run."""
     nodes = [
         Node(
@@ -47,4 +48,4 @@ def may_decide(model: Any) -> bool:
         for op in model.get_ordered_ops()
     ]
     inputs = [name for node in nodes if node.kind in _SOURCES for name in node.gives]
-    return values_decide(nodes, inputs, _OPERATORS)
+    return value_flow.values_decide(nodes, inputs, _OPERATORS)

@@ -54,7 +54,7 @@ def values_decide(graph: str) -> bool:
                 values.update(_TENSORS.findall(node["results"]))
             continue
         if (write is not None and write["first"] not in values) or "prim::SetAttr" in text:
-            # What else is the same memory is not known, nor what a later run reads.
+            # It is not known which other values share this memory, nor what a later run reads.
             return any(f"{word}(" in graph for word in _NUMBERS)
         if node is None or node["operator"] in _SIZES:
             continue

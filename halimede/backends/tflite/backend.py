@@ -28,7 +28,7 @@ from halimede.backends.checks import check, problems
 from halimede.backends.parameters import Settings
 from halimede.backends.texts import wrong_rows
 from halimede.backends.tflite import TRAITS
-from halimede.backends.tflite.values import may_decide
+from halimede.backends.tflite.values import values_decide
 from halimede.config.model_config import DescribedTensor, Description, Incomplete, ModelConfig
 from halimede.errors import Cause, Error, Internal, Invalid, Unavailable
 from halimede.tensors import DATATYPES, DataType, Shape
@@ -228,7 +228,7 @@ class TfliteBackend(BaseBackend):
         check(config, describe(signature, config.name, config.model_filename))
         of_model = Settings(f"unable to load model '{config.name}'", config.parameters).count(_THREADS)
         of_backend = Settings("backend config of 'tflite'", self.context.settings).count(_THREADS)
-        return TfliteModel(config, content, wanted, of_model or of_backend, not may_decide(interpreter))
+        return TfliteModel(config, content, wanted, of_model or of_backend, not values_decide(interpreter))
 
     def _described(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description:
         interpreter = open_interpreter(_content(folder, filename, asked.name), asked.name, 1)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from halimede.backends.value_flow import Node, Operators, values_decide
+from halimede.backends import value_flow
+from halimede.backends.value_flow import Node, Operators
 
 _OPERATORS = Operators(
     loops=frozenset({"CALL_ONCE", "IF", "STABLEHLO_WHILE", "WHILE"}),
@@ -37,7 +38,7 @@ _OPERATORS = Operators(
 )
 
 
-def may_decide(interpreter: Any) -> bool:
+def values_decide(interpreter: Any) -> bool:
     """Whether values in the input may decide the work of a run (`value_flow`)."""
     # The runtime lists the operators of the first signature only, and not in its public interface.
     if len(interpreter.get_signature_list()) > 1 or not hasattr(interpreter, "_get_ops_details"):
@@ -47,4 +48,4 @@ def may_decide(interpreter: Any) -> bool:
         for each in interpreter._get_ops_details()
     ]
     inputs = [each["index"] for each in interpreter.get_input_details()]
-    return any(node.kind.startswith("Flex") for node in nodes) or values_decide(nodes, inputs, _OPERATORS)
+    return any(node.kind.startswith("Flex") for node in nodes) or value_flow.values_decide(nodes, inputs, _OPERATORS)

@@ -52,7 +52,7 @@ from halimede.transport.grpc.messages import (
 from halimede.transport.http2.frames import Code
 from halimede.transport.http2.stream import Http2Stream
 from halimede.transport.http2.writer import FrameWriter
-from halimede.transport.message_budget import MessageBudget
+from halimede.transport.message_budget import MEASURED_BYTES, MessageBudget
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +64,6 @@ MAX_INFLATED_ON_LOOP_BYTES = 1 << 16
 takes 200 ms and is for another thread."""
 INFLATE_UNITS = 16
 """What decompression on the loop spends of the turn's budget of messages."""
-MEASURED_BYTES = 1 << 10
-"""Size of a message from which on the time of its call is spent of the turn's budget, and not one unit."""
-UNIT_NS = 16_000
-"""Nanoseconds of the loop that one unit of the budget stands for."""
 EXPIRY_UNITS = 2
 """What the end of a call at its deadline spends of the turn's budget of messages."""
 CALL_BYTES = 1 << 12
@@ -340,7 +336,8 @@ class UnaryCall(CallStream):
             self.reject(FULL)
             return
         rpc = self._head.rpc
-        if flag and isinstance(rpc, Unary) and rpc.admit is not None and not rpc.admit(self):
+        assert isinstance(rpc, Unary)
+        if flag and rpc.admit is not None and not rpc.admit(self):
             return
         try:
             whole = self._inflate(message, self._serve) if flag else message
@@ -356,11 +353,10 @@ class UnaryCall(CallStream):
         rpc = self._head.rpc
         assert isinstance(rpc, Unary)
         budget = self._server.message_budget
-        # Each of thousands of connections can bring one call. Health checks do not wait.
+        # Each of thousands of connections can bring one call. Small questions, such as health checks, do not wait.
         if not budget.left and not rpc.small:
             budget.wait(partial(self._serve, message))
             return
-        # Most messages are small, and cost less than a look at the clock would be worth.
         began = monotonic_ns() if len(message) >= MEASURED_BYTES else 0
         try:
             cancel = rpc.handler(message, self)
@@ -369,7 +365,9 @@ class UnaryCall(CallStream):
             self.finish(UNKNOWN, "internal error")
             return
         finally:
-            budget.spend(1 + (monotonic_ns() - began) // UNIT_NS if began else 1)
+            budget.spend(1)
+            if began:
+                budget.spend_time((monotonic_ns() - began) / 1e9)
         if not self._finished:
             # The handler may have answered already. There is nothing to cancel then.
             self._cancel = cancel

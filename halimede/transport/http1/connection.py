@@ -37,15 +37,9 @@ from halimede.transport.http1.exchange import (
 )
 from halimede.transport.http1.half_closed import HalfClosed
 from halimede.transport.http1.listener import Http1Listener
-from halimede.transport.http1.reader import (
-    BEGUN,
-    FIELD_BYTES,
-    SLICE_SECONDS,
-    SLICE_UNITS,
-    UNMEASURED,
-    RequestReader,
-)
+from halimede.transport.http1.reader import BEGUN, FIELD_BYTES, UNMEASURED, RequestReader
 from halimede.transport.lingering import close_flushing, close_lingering
+from halimede.transport.message_budget import MEASURED_BYTES
 from halimede.transport.sockets import peer_of, unsent_bytes
 from halimede.transport.stalls import Stall, is_over
 
@@ -56,8 +50,6 @@ MAX_PIPELINED_REQUESTS = 16
 read. Of what was read, some more may be taken."""
 MAX_WAITING_BODY_BYTES = 1 << 20
 """Size of a body that waits for the answer to an earlier request, from which on nothing more is read."""
-MEASURED_BYTES = 1 << 10
-"""Size of a body from which on the time of its request is spent of the turn's budget, and not one unit."""
 URGENT = b"/v2/health/"
 """Requests that ask whether the server lives do not wait because other connections have taken the turn."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -220,7 +212,6 @@ class Http1Connection(RequestReader):
             self._refuse_for_memory(exchange)
             return
         listener = self._listener
-        # Most requests are small, and cost less than a look at the clock would be worth.
         small = len(exchange.body) < MEASURED_BYTES and not exchange.head.compressed
         began = 0.0 if small else listener.clock()
         try:
@@ -228,7 +219,9 @@ class Http1Connection(RequestReader):
         except Exception:
             log.exception("failed to handle %s", exchange.target)
             exchange.fail()
-        listener.turns.spend(1 if small else 1 + int((listener.clock() - began) * SLICE_UNITS / SLICE_SECONDS))
+        listener.turns.spend(1)
+        if not small:
+            listener.turns.spend_time(listener.clock() - began)
 
     def _refuse_for_memory(self, exchange: Http1Exchange) -> None:
         # Whether there is room was found out some time ago.

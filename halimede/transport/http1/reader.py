@@ -46,8 +46,6 @@ MAX_CHUNKED_BYTES = (1 << 31) - 1
 """Bytes of a body of unknown size, which might never end. It is the limit of a gRPC message (G15)."""
 SLICE_SECONDS = 0.001
 """Time that the bytes of one read may take in a turn of the loop."""
-SLICE_UNITS = 64
-"""What a read that takes that long spends of the turn's budget."""
 FIELD_BYTES = 180
 """About what a header field takes, which may have three bytes."""
 FEW_FIELDS = 64
@@ -161,14 +159,14 @@ class RequestReader(asyncio.BufferedProtocol):
         """Spends the share of a slice that this read took. Without this, hundreds of connections whose reads each end
         just within their slice would add up in one turn."""
         left = self._slice_end - self._listener.clock()
-        self._listener.turns.spend(min(SLICE_UNITS, int(SLICE_UNITS * (1 - left / SLICE_SECONDS))))
+        self._listener.turns.spend_time(min(SLICE_SECONDS, SLICE_SECONDS - left))
 
     def _feed_measured(self, data: memoryview) -> None:
         """Parses bytes, and spends what that took: chunks of one byte take a millisecond for 10 kB."""
         listener = self._listener
         began = listener.clock()
         self._feed(data)
-        listener.turns.spend(int((listener.clock() - began) * SLICE_UNITS / SLICE_SECONDS))
+        listener.turns.spend_time(listener.clock() - began)
 
     # Reading.
 

@@ -22,7 +22,7 @@ NESTING_LIMIT = 100
 NESTING_TEXT = f"JSON nesting depth exceeds maximum allowed limit ({NESTING_LIMIT})"
 
 MAX_LENIENT_BYTES = 1 << 23
-"""Bytes of a string in JSON that is not UTF-8, and of what is parsed with it. The same for NaN. Beyond: 400."""
+"""Bytes of a piece of JSON that has NaN or is not UTF-8. A piece is a long string, or 32 KiB. Beyond: 400."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NUMBERS = rapidjson.NM_NATIVE | rapidjson.NM_NAN
@@ -130,8 +130,8 @@ def _read_as_rapidjson(raw: bytes, place: Callable[[int], int] | None) -> Any:
         # The parser holds the interpreter for a tenth of a second.
         if len(raw) > MAX_LENIENT_BYTES:
             raise Invalid(
-                f"{len(raw)} bytes of the request JSON have a string that is not UTF-8, or NaN; the largest number is "
-                f"{MAX_LENIENT_BYTES}"
+                f"a piece of the request JSON that has NaN, or is not UTF-8, has {len(raw)} bytes; "
+                f"the largest number is {MAX_LENIENT_BYTES}"
             )
         return _restored(raw, _Restorer)
     except RecursionError:

@@ -7,8 +7,7 @@ import pytest
 from halimede.tensors import Buffer
 from halimede.transport.grpc.calls import GrpcCall, Unary
 from halimede.transport.grpc.server import GrpcServer
-from halimede.transport.grpc.streams import MEASURED_BYTES
-from halimede.transport.message_budget import MAX_MESSAGES_PER_TURN
+from halimede.transport.message_budget import MAX_MESSAGES_PER_TURN, MEASURED_BYTES
 from tests.transport.http2_bench import Clock
 from tests.transport.http2_peer import Peer, request
 from tests.transport.http2_wire import data, frames, headers, message

@@ -5,11 +5,10 @@ from itertools import count
 import pytest
 
 from halimede.transport.buffered_bytes import CONNECTION_FULL, FULL, MAX_WAIT_SECONDS, BufferedBytes
-from halimede.transport.http1.connection import MEASURED_BYTES
 from halimede.transport.http1.exchange import Http1Exchange
 from halimede.transport.http1.listener import MAX_FIELDS, MAX_HEAD_BYTES, Http1Limits, Http1Listener
 from halimede.transport.http1.reader import FIELD_BYTES, SLICE_SECONDS, SMALL_PART_BYTES
-from halimede.transport.message_budget import MAX_MESSAGES_PER_TURN
+from halimede.transport.message_budget import MAX_MESSAGES_PER_TURN, MEASURED_BYTES
 from halimede.transport.stalls import TimeLimits
 from tests.transport.http1_fakes import Client, chunked, echo, request
 from tests.transport.http2_bench import Clock

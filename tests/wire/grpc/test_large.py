@@ -137,7 +137,7 @@ def test_dimensions_and_ids_are_limited() -> None:
     assert parsed_large(message(tensor("A", shape=(1,) * MAX_DIMS), raws=(b"1234",)))
     error = refusal(message(tensor("A", shape=(1,) * (MAX_DIMS + 1)), raws=(b"1234",)))
     assert error.message == f"input 'A' has {MAX_DIMS + 1} dimensions; the largest number is {MAX_DIMS}"
-    # Beyond what so many dimensions can take, protobuf does not get them.
+    # A shape with more bytes than `MAX_DIMS` dimensions can take never reaches protobuf.
     for shapes in ([(1,) * (10 * MAX_DIMS + 1)], [(1,) * MAX_DIMS] * 11):
         whole = b"".join(tensor("A", shape=shape).SerializeToString() for shape in shapes)
         error = refusal(message(pb.ModelInferRequest.InferInputTensor.FromString(whole), raws=(b"1234",)))
