@@ -5,6 +5,7 @@ Each test has the form of the attack, and checks the longest turn of the event l
 
 import json
 import socket
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -67,14 +68,18 @@ def test_one_call_on_each_of_many_connections(serving: Measured) -> None:
     request = pb.ModelInferRequest(model_name="bool")
     request.inputs.add(name="INPUT0", datatype="BOOL", shape=[32_000]).contents.bool_contents.extend([True] * 32_000)
     whole = message(request.SerializeToString())
-    parts = [data(1, whole[:16_000]), data(1, whole[16_000:], end=True)]
+    frames = [headers(1, head("ModelInfer")), data(1, whole[:16_000]), data(1, whole[16_000:], end=True)]
+    sent = b"".join([PREFACE, settings(), *frames])
 
     def send() -> None:
         with ExitStack() as stack:
             address = "127.0.0.1", serving.grpc_port
-            clients = [stack.enter_context(socket.create_connection(address, LIMIT)) for _ in range(CLIENTS // 2)]
-            for client in clients:
-                client.sendall(b"".join([PREFACE, settings(), headers(1, head("ModelInfer")), *parts]))
+            clients = [stack.enter_context(socket.create_connection(address, LIMIT)) for _ in range(CLIENTS)]
+            # All calls become complete at once.
+            for part in (sent[:-1], sent[-1:]):
+                time.sleep(0.5)
+                for client in clients:
+                    client.sendall(part)
             for client in clients:
                 taken = 0
                 while taken < 32_000:  # the values of the answer
